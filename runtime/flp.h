@@ -226,8 +226,9 @@ typedef enum flp_mode {
   FLP_MODE_DIRECTION = 7, /* frozen head, any upstream gradient: 2, as forward makes the direction of dh of each row, a
                              sum of the weight's rows; 4·N·D bytes from forward to backward */
   FLP_MODE_LISTED = 8, /* listed columns (spec.listed): no product, each row reads the weight's rows that it lists */
-  FLP_MODE_TAIL = 9    /* tail-bounded (spec.tail): 1, and little more where rows are sharp: forward lists the columns of
-                          each row that carry its mass, backward reads those; rows whose tail counts are recomputed */
+  FLP_MODE_TAIL = 9, /* tail-bounded (spec.tail): 1, and little more where rows are sharp: forward lists the columns of
+                        each row that carry its mass, backward reads those; rows whose tail counts are recomputed */
+  FLP_MODE_GIVEN = 10  /* backward of a given gradient of raw scores: a product for each gradient */
 } flp_mode;
 
 typedef struct flp_options {
@@ -291,7 +292,7 @@ FLP_API const char *flp_plan_get_reason(const flp_plan *plan, flp_rung rung);
 FLP_API const char *flp_rung_name(flp_rung rung);
 
 /* Name of a mode: "score", "recompute-vocab", "recompute-rows", "recompute-split", "save", "stream", "direction",
- * "listed", "tail"; "-" for 0. thread: any */
+ * "listed", "tail", "given"; "-" for 0. thread: any */
 FLP_API const char *flp_mode_name(flp_mode mode);
 
 /* 16 hexadecimal digits that are equal on two ranks if and only if they run the same kernels. */
@@ -306,7 +307,9 @@ typedef enum flp_pass {
      keeps too; flp_execute takes args.saved instead. The workspace of BACKWARD holds these modes as well, where the
      budget does */
   FLP_PASS_BACKWARD_SAVED = 5,
-  FLP_PASS_FORWARD_SAVED = 6
+  FLP_PASS_FORWARD_SAVED = 6,
+  /* The same of a backward pass that is given the gradient of raw scores, args.grad_raw_scores */
+  FLP_PASS_BACKWARD_GIVEN = 7
 } flp_pass;
 
 /* What one pass over n rows does and takes. */
@@ -354,6 +357,11 @@ FLP_API flp_status flp_plan_layout_listed(const flp_plan *plan, flp_pass pass, i
  * unit:  budget in bytes, 0 for the plan's backward budget; UINT64_MAX for these modes whatever they take
  * error: ARGUMENT if n < 0 */
 FLP_API flp_status flp_plan_saved(const flp_plan *plan, int64_t n, uint64_t budget_bytes, size_t *out_bytes);
+
+/* Bytes of args.sums of a backward pass that is given the gradient of raw scores; 0: the gradient's own memory has
+ * them, or there is no such gradient. Of the CPU rung 4 an element of 16 bits, of kernels 1 an element of bfloat16.
+ * error: ARGUMENT if spec.raw_scores is 0 or the head is none that such a pass takes */
+FLP_API flp_status flp_plan_sums(const flp_plan *plan, size_t *out_bytes);
 
 /* The most that flp_plan_saved of any plan of this spec can give: where it is 0, a plan without keep and tail serves,
  * and kernels of these modes need not be made.
@@ -483,7 +491,25 @@ typedef struct flp_args {
      columns of this shard; rows that are not computed, and columns behind vocab_valid, stay as they are */
   float *raw_scores;
   int64_t raw_scores_stride;
+
+  /* spec.raw_scores, backward: (N,V) in spec.dtype, 16-byte aligned, or NULL: the gradient of raw scores in the place
+     of upstream gradients and stats, which must be NULL then; grad_hidden and grad_weight are its products with weight
+     and hidden. Row i is that of the i-th row that is not left out; others are not read. Behind its V columns a row
+     holds zeros up to a multiple of 16 bytes. Of one target a row, of operands of one dtype, without an adapter, lists
+     and FLP_GRAD_BIAS */
+  const void *grad_raw_scores;
+  int64_t grad_raw_scores_stride;
+  /* With grad_raw_scores, of rows that come in several calls: FLP_SUMS_* bits, and what sums of grad_weight take beside
+     it between these calls, 256-byte aligned, as many bytes as flp_plan_sums gives, or NULL where that is 0. What
+     grad_weight holds behind a call that leaves sums is for the next call alone */
+  void *sums;
+  size_t sums_bytes;
+  int64_t sums_bits;
 } flp_args;
+
+/* Bits of flp_args.sums_bits: the call adds to the sums that the call before left; it leaves sums for another one. */
+#define FLP_SUMS_CONTINUE 1
+#define FLP_SUMS_LEAVE 2
 
 #define FLP_ARGS_INIT                                                                               \
   FLP_INIT_(flp_args, FLP_SET_(struct_bytes) = sizeof(flp_args), FLP_SET_(pass) = FLP_PASS_FORWARD, \

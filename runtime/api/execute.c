@@ -30,6 +30,7 @@ static flp_status too_small(const flp_args *args, uint64_t smallest) {
 /* A backward pass uses what forward kept where the workspace holds that; forward keeps it in any layout. */
 static flp_status pick_scheme(flp_call *call) {
   flp_pass pass = call->args->pass;
+  if (call->args->grad_raw_scores) return flp_call_pick(call, FLP_PASS_BACKWARD_GIVEN);
   if (!call->args->saved) return flp_call_pick(call, pass);
   if (pass == FLP_PASS_FORWARD) return flp_call_pick(call, FLP_PASS_FORWARD_SAVED);
   flp_status status = flp_call_pick(call, FLP_PASS_BACKWARD_SAVED);
@@ -101,12 +102,24 @@ static flp_status check_saved(const flp_plan *plan, const flp_args *args) {
                   args->saved_bytes, flp_mode_name(mode), bytes, args->n);
 }
 
+static flp_status check_sums(const flp_plan *plan, const flp_args *args) {
+  if (!args->sums_bits) return FLP_OK;
+  uint64_t bytes = flp_plan_sums_bytes(plan);
+  if (bytes && !args->sums)
+    return flp_fail(FLP_ERROR_ARGUMENT, "args.sums is NULL, but args.sums_bits is %" PRId64, args->sums_bits);
+  if (args->sums_bytes >= bytes) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT,
+                  "args.sums_bytes is %zu, but sums take %" PRIu64 " bytes (accepted: what flp_plan_sums gives)",
+                  args->sums_bytes, bytes);
+}
+
 flp_status flp_execute(flp_plan *plan, const flp_args *args) {
   flp_detail_clear();
   FLP_TRY(flp_op_check_plan(plan, FLP_OP_HEAD));
   flp_args resolved;
   FLP_TRY(flp_args_resolve(&plan->spec, args, &resolved));
   FLP_TRY(check_saved(plan, &resolved));
+  FLP_TRY(check_sums(plan, &resolved));
   return plan->rung == FLP_RUNG_EAGER ? run_host(plan, &resolved) : run_device(plan, &resolved);
 }
 

@@ -12,4 +12,8 @@ flp_status flp_call_run(flp_call *call, flp_enqueue_fn enqueue, const void *args
  * error: DATA in strict mode, if there are any */
 flp_status flp_plan_count_bad(flp_plan *plan, uint64_t bad);
 
+/* Whether a plan's backward pass may be given the gradient of raw scores; and the bytes of its sums. error: ARGUMENT */
+flp_status flp_plan_check_given(const flp_plan *plan);
+uint64_t flp_plan_sums_bytes(const flp_plan *plan);
+
 #endif

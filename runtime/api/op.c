@@ -18,7 +18,7 @@ static flp_status one_launch(const flp_plan *plan, flp_pass pass, int64_t n, uin
 static const flp_op_calls ops[] = {
     [FLP_OP_HEAD] = {"flp_execute",
                      PASS(FORWARD) | PASS(COMBINE) | PASS(BACKWARD) | PASS(STEP) | PASS(BACKWARD_SAVED) |
-                         PASS(FORWARD_SAVED),
+                         PASS(FORWARD_SAVED) | PASS(BACKWARD_GIVEN),
                      flp_head_check_spec, flp_head_layout},
     [FLP_OP_SELECT] = {"flp_select", PASS(FORWARD) | PASS(BACKWARD), flp_select_check_spec, one_launch},
     [FLP_OP_SCALE] = {"flp_scale", PASS(FORWARD), flp_scale_check_spec, one_launch},
@@ -46,7 +46,7 @@ flp_status flp_op_check_pass(const flp_plan *plan, flp_pass pass) {
 #undef NAME
   char accepted[128] = "";
   size_t used = 0;
-  for (int i = FLP_PASS_FORWARD; i <= FLP_PASS_FORWARD_SAVED && used < sizeof accepted; i++)
+  for (int i = FLP_PASS_FORWARD; i <= FLP_PASS_LAST && used < sizeof accepted; i++)
     if (passes >> i & 1)
       used += (size_t)snprintf(accepted + used, sizeof accepted - used, "%s%s %d", used ? ", " : "", names[i], i);
   return flp_fail(FLP_ERROR_ARGUMENT, "pass is %s, but spec.op is %s (accepted: %s)", names[pass],

@@ -229,17 +229,19 @@ static uint64_t budget_of(const flp_plan *plan, flp_pass pass, uint64_t budget_b
 
 static flp_status check_query(const flp_plan *plan, flp_pass pass, int64_t n) {
   if (!plan) return flp_fail(FLP_ERROR_ARGUMENT, "plan is NULL (accepted: a plan of flp_plan_create)");
-  if (pass < FLP_PASS_FORWARD || pass > FLP_PASS_FORWARD_SAVED)
+  if (pass < FLP_PASS_FORWARD || pass > FLP_PASS_LAST)
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "pass is %d (accepted: FORWARD 1, COMBINE 2, BACKWARD 3, STEP 4, BACKWARD_SAVED 5, "
-                    "FORWARD_SAVED 6)",
+                    "FORWARD_SAVED 6, BACKWARD_GIVEN 7)",
                     (int)pass);
-  if (pass > FLP_PASS_STEP && !flp_plan_keeps(plan))
+  int keeps = pass == FLP_PASS_BACKWARD_SAVED || pass == FLP_PASS_FORWARD_SAVED;
+  if (keeps && !flp_plan_keeps(plan))
     return flp_fail(FLP_ERROR_ARGUMENT, "pass is %s, but this plan keeps nothing (accepted: FORWARD 1, BACKWARD 3)",
                     pass == FLP_PASS_FORWARD_SAVED ? "FORWARD_SAVED" : "BACKWARD_SAVED");
   if (pass == FLP_PASS_STEP && !plan->spec.loss)
     return flp_fail(FLP_ERROR_ARGUMENT, "pass is STEP, but spec.loss is NULL (accepted: a loss program)");
   FLP_TRY(flp_op_check_pass(plan, pass));
+  if (pass == FLP_PASS_BACKWARD_GIVEN) FLP_TRY(flp_plan_check_given(plan));
   if (pass == FLP_PASS_BACKWARD && flp_op_of(plan->spec.op)->has_head && !plan->spec.grads)
     return flp_fail(FLP_ERROR_ARGUMENT, "pass is FLP_PASS_BACKWARD, but spec.grads is 0 (accepted: FLP_GRAD_* bits)");
   if (n < 0 || n > FLP_COUNT_MAX)

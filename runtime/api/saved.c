@@ -1,8 +1,11 @@
-/* saved.c: what save, direction and tail modes pass from forward to backward. */
+/* saved.c: what one call passes to another: save, direction and tail modes from forward to backward; sums from one
+ * backward pass over rows to the next. */
+#include "runtime/api/execute.h"
 #include "runtime/api/validate.h"
 #include "runtime/base/operands.h"
 #include "runtime/base/quantity.h"
 #include "runtime/base/status.h"
+#include "runtime/eager/eager.h"
 #include "runtime/kernel/op.h"
 #include "runtime/plan/plan.h"
 
@@ -23,6 +26,29 @@ flp_status flp_plan_saved(const flp_plan *plan, int64_t n, uint64_t budget_bytes
   flp_mode mode = flp_plan_keeps(plan);
   if (mode) *out_bytes = flp_planner_saved(&plan->planner, n, budget);
   if (mode == FLP_MODE_TAIL && n && !*out_bytes) flp_plan_log_exact(plan);
+  return FLP_OK;
+}
+
+uint64_t flp_plan_sums_bytes(const flp_plan *plan) {
+  int is_eager = plan->rung == FLP_RUNG_EAGER;
+  return is_eager ? flp_eager_sums_bytes(&plan->spec) : flp_planner_sums_bytes(&plan->planner);
+}
+
+flp_status flp_plan_check_given(const flp_plan *plan) {
+  if (flp_spec_takes_scores(&plan->spec)) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT,
+                  "pass is BACKWARD_GIVEN, but %s (accepted: raw_scores 1, gradients of hidden and weight alone, one "
+                  "target, operands of one dtype, no adapter, no lists)",
+                  plan->spec.raw_scores ? "spec has no such gradient" : "spec.raw_scores is 0");
+}
+
+flp_status flp_plan_sums(const flp_plan *plan, size_t *out_bytes) {
+  flp_detail_clear();
+  if (!plan) return flp_fail(FLP_ERROR_ARGUMENT, "plan is NULL (accepted: a plan of flp_plan_create)");
+  if (!out_bytes) return flp_fail(FLP_ERROR_ARGUMENT, "out_bytes is NULL (accepted: where to put the size)");
+  *out_bytes = 0;
+  FLP_TRY(flp_plan_check_given(plan));
+  *out_bytes = flp_plan_sums_bytes(plan);
   return FLP_OK;
 }
 

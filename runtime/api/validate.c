@@ -292,7 +292,7 @@ flp_status flp_options_in_force(const flp_options *options, flp_pass pass, flp_r
                                 uint64_t *budget_bytes) {
   flp_options resolved;
   flp_detail_clear();
-  FLP_TRY(check_range("", "pass", pass, FLP_PASS_FORWARD, FLP_PASS_FORWARD_SAVED));
+  FLP_TRY(check_range("", "pass", pass, FLP_PASS_FORWARD, FLP_PASS_LAST));
   FLP_TRY(flp_options_resolve(options, &resolved));
   if (rung) *rung = resolved.rung;
   if (strict) *strict = resolved.strict;

@@ -23,6 +23,7 @@ static const char *reason_against(flp_array_id id, const flp_spec *spec, const f
   if (letter == 'x') return array->elsewhere;
   if (!array->is_asked(spec)) return array->unasked;
   if (letter == 'b' && !args->partial) return "args.partial is NULL";
+  if ((letter == 'u' || letter == 'g') && args->grad_raw_scores) return "args.grad_raw_scores is given";
   if (letter == 'w' && !flp_args_are_whole(args))
     return "the call covers a vocab shard, which does not know the other columns";
   return NULL;
@@ -32,12 +33,12 @@ static const char *reason_against(flp_array_id id, const flp_spec *spec, const f
 static const char *reason_for(flp_array_id id, const flp_spec *spec, const flp_args *args) {
   const flp_array *array = &FLP_ARRAY[id];
   char letter = flp_array_letter(id, args->pass);
-  if (letter == 'o' || letter == 'x' || letter == 'w') return NULL;
+  if (strchr("oxwg", letter)) return NULL;
   int is_head = array->rows == FLP_SIZE_V || array->rows == FLP_SIZE_R; /* whose rows are read for those of hidden */
   int has_rows = flp_size_of(is_head ? FLP_SIZE_N : array->rows, spec, args) > 0;
   if (letter == 'p')
     return has_rows && !flp_args_are_whole(args) ? "the call covers a vocab shard, which writes it" : NULL;
-  return letter == 'M' || ((letter == 'm' || letter == 'b') && has_rows) ? array->must : NULL;
+  return letter == 'M' || (strchr("mbu", letter) && has_rows) ? array->must : NULL;
 }
 
 /* What a base, and of a matrix the bytes of a row, are a multiple of: a power of two. */
@@ -228,8 +229,21 @@ static flp_status check_outputs(const flp_spec *spec, const flp_args *args) {
                   spec->raw_scores ? ", raw_scores" : "");
 }
 
+/* Whose size only the plan knows. */
+static flp_status check_sums(const flp_spec *spec, const flp_args *args) {
+  int64_t all = FLP_SUMS_CONTINUE | FLP_SUMS_LEAVE, most = args->grad_raw_scores && args->n ? all : 0;
+  if (args->sums_bits < 0 || args->sums_bits > most)
+    return flp_fail(FLP_ERROR_ARGUMENT, "args.sums_bits is %" PRId64 " (accepted: 0%s)", args->sums_bits,
+                    most ? ", or bits FLP_SUMS_*, 1 to 3" : "; with rows and grad_raw_scores bits FLP_SUMS_*");
+  if (!args->sums_bits || !spec->accumulate_grad_weight) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT,
+                  "args.sums_bits is %" PRId64 ", but spec.accumulate_grad_weight is 1, so that all calls add up "
+                  "(accepted: 0)",
+                  args->sums_bits);
+}
+
 static flp_status check_upstream(const flp_args *args) {
-  if (args->n == 0 || args->grad_logprob || args->grad_entropy) return FLP_OK;
+  if (args->n == 0 || args->grad_logprob || args->grad_entropy || args->grad_raw_scores) return FLP_OK;
   return flp_fail(FLP_ERROR_ARGUMENT, "args.grad_logprob and args.grad_entropy are both NULL (accepted: at least one)");
 }
 
@@ -241,6 +255,7 @@ static flp_status check_pass(const flp_spec *spec, const flp_args *args) {
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "args.target_score is NULL, but args.rank is given and the call covers a vocab shard, which does "
                     "not know the scores of others");
+  FLP_TRY(check_sums(spec, args));
   if (args->pass == FLP_PASS_BACKWARD) return check_upstream(args);
   return args->pass == FLP_PASS_STEP ? FLP_OK : check_outputs(spec, args);
 }

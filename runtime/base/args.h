@@ -14,6 +14,7 @@
  *                    w  may, of a whole head; must not of a shard
  *                    p  may, of a whole head; must of a shard
  *                    b  must where args.partial is there      l  as the loss says
+ *                    u  must, with rows, and g may be there, but neither where args.grad_raw_scores is
  *                    -  is not looked at
  *   asked          whether a spec s has it at all; by no other spec is it taken where a pass looks at it
  *   must, unasked, elsewhere  why it must be there; why not of such a spec; why not in that pass */
@@ -43,11 +44,11 @@
   A(float *, logprob, N, K, FLOAT, 0, OUT, "wo-o", 1, "", "", "")                                                      \
   A(float *, entropy, N, ONE, FLOAT, 0, OUT, "wo-o", s->entropy != FLP_ENTROPY_NONE, "",                               \
     "spec.entropy is FLP_ENTROPY_NONE", "")                                                                            \
-  A(float *, stats, N, FOUR, FLOAT, 16, OUT, "womx", 1, "the backward pass reads it", "", "a step makes its own")      \
+  A(float *, stats, N, FOUR, FLOAT, 16, OUT, "woux", 1, "the backward pass reads it", "", "a step makes its own")      \
   A(float *, partial, N, FOUR, FLOAT, 16, EACH, "pm-x", 1, "the combine pass reads it", "", "a step makes its own")    \
   S(int64_t, shard_count)                                                                                              \
-  A(const float *, grad_logprob, N, K, FLOAT, 0, IN, "--ox", 1, "", "", "a step makes its own")                        \
-  A(const float *, grad_entropy, N, ONE, FLOAT, 0, IN, "--ox", s->entropy == FLP_ENTROPY_BACKWARD, "",                 \
+  A(const float *, grad_logprob, N, K, FLOAT, 0, IN, "--gx", 1, "", "", "a step makes its own")                        \
+  A(const float *, grad_entropy, N, ONE, FLOAT, 0, IN, "--gx", s->entropy == FLP_ENTROPY_BACKWARD, "",                 \
     "spec.entropy is not FLP_ENTROPY_BACKWARD", "a step makes its own")                                                \
   M(void *, grad_hidden, N, D, GRAD_HIDDEN, 0, EACH, "--mm", s->grads & FLP_GRAD_HIDDEN,                               \
     "spec.grads has FLP_GRAD_HIDDEN", "spec.grads lacks FLP_GRAD_HIDDEN", "")                                          \
@@ -58,7 +59,7 @@
   A(void *, workspace, WORKSPACE, ONE, BYTE, 256, SPACE, "mmmm", 1, "args.workspace_bytes is not 0", "", "")           \
   S(size_t, workspace_bytes)                                                                                           \
   S(void *, stream)                                                                                                    \
-  A(void *, saved, SAVED, ONE, BYTE, 256, SPACE, "oxox", s->keep || s->tail > 0, "", "spec.keep and spec.tail are 0",  \
+  A(void *, saved, SAVED, ONE, BYTE, 256, SPACE, "oxgx", s->keep || s->tail > 0, "", "spec.keep and spec.tail are 0",  \
     "only forward and backward pass it on")                                                                            \
   S(size_t, saved_bytes)                                                                                               \
   A(const float *, old_lse, N, ONE, FLOAT, 0, IN, "oxxo", !s->listed, "", "spec.listed is 1",                          \
@@ -105,7 +106,15 @@
   A(float *, partial_statistics, N, FOUR, FLOAT, 16, EACH, "obxx", s->statistics,                                      \
     "spec.statistics is 1", "spec.statistics is 0", "only forward and combine pass it on")                             \
   M(float *, raw_scores, N, V, FLOAT, 0, EACH, "oxxx", s->raw_scores, "", "spec.raw_scores is 0",                      \
-    "only forward stores them")
+    "only forward stores them")                                                                                        \
+  M(const void *, grad_raw_scores, N, V, DTYPE, 16, IN, "xxox", flp_spec_takes_scores(s), "",                          \
+    "spec has no such gradient (accepted: raw_scores 1, gradients of hidden and weight alone, one target, operands "   \
+    "of one dtype)",                                                                                                   \
+    "only backward reads it")                                                                                          \
+  A(void *, sums, SUMS, ONE, BYTE, 256, SPACE, "xxox", flp_spec_takes_scores(s), "", "spec takes no grad_raw_scores",  \
+    "only backward has them")                                                                                          \
+  S(size_t, sums_bytes)                                                                                                \
+  S(int64_t, sums_bits)
 /* clang-format on */
 
 /* Sizes: X(ID, what a call has, of spec s and args a, the field that says it or ""). K: targets of a row; T: best
@@ -124,7 +133,8 @@
   X(IDS, a->list_count, "list_count")                          \
   X(METRICS, 0, "")                                            \
   X(WORKSPACE, (int64_t)a->workspace_bytes, "workspace_bytes") \
-  X(SAVED, (int64_t)a->saved_bytes, "saved_bytes")
+  X(SAVED, (int64_t)a->saved_bytes, "saved_bytes")             \
+  X(SUMS, (int64_t)a->sums_bytes, "sums_bytes")
 
 /* Elements: X(ID, dtype of a spec s, the field that says it or ""). */
 #define FLP_ELEMENTS(X)                                     \

@@ -18,7 +18,8 @@
 #define FLP_PASSES(X)                                                                                \
   X(FORWARD, "forward")                                                                              \
   X(COMBINE, "combine") X(BACKWARD, "backward") X(STEP, "step") X(BACKWARD_SAVED, "backward, saved") \
-      X(FORWARD_SAVED, "forward, saved")
+      X(FORWARD_SAVED, "forward, saved") X(BACKWARD_GIVEN, "backward, given")
+#define FLP_PASS_LAST FLP_PASS_BACKWARD_GIVEN
 #define FLP_RUNGS(X) \
   X(AUTO, "auto") X(TUNED, "tuned") X(HEURISTIC, "heuristic") X(JIT, "jit") X(GENERIC, "generic") X(EAGER, "eager")
 
@@ -33,7 +34,7 @@
   X(SCORE, "score", "F")                                                                   \
   X(RECOMPUTE_VOCAB, "recompute-vocab", "R_VOCAB") X(RECOMPUTE_ROWS, "recompute-rows", "R_ROWS") \
   X(RECOMPUTE_SPLIT, "recompute-split", "R2") X(SAVE, "save", "S") X(STREAM, "stream", "P") \
-  X(DIRECTION, "direction", "D") X(LISTED, "listed", "L") X(TAIL, "tail", "T")
+  X(DIRECTION, "direction", "D") X(LISTED, "listed", "L") X(TAIL, "tail", "T") X(GIVEN, "given", "G")
 
 #define FLP_COUNT_ONE(value, word) +1
 enum { FLP_OP_COUNT = 0 FLP_OPS(FLP_COUNT_ONE) };

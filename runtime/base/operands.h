@@ -43,6 +43,12 @@ static inline int64_t flp_spec_targets(const flp_spec *spec) {
   return spec->targets > 1 ? spec->targets : 1;
 }
 
+/* 1 if a backward pass of a resolved spec may be given the gradient of raw scores. */
+static inline int flp_spec_takes_scores(const flp_spec *spec) {
+  int is_plain = !spec->lora_rank && !spec->listed && !flp_hidden_is_made(spec) && !flp_weight_is_sliced(spec);
+  return spec->raw_scores && is_plain && flp_spec_targets(spec) == 1 && spec->grads && !(spec->grads & FLP_GRAD_BIAS);
+}
+
 /* 1 if resolved arguments cover all of the vocabulary, not a shard of it. */
 static inline int flp_args_are_whole(const flp_args *args) {
   return args->vocab_offset == 0 && args->vocab_valid == args->vocab_total;

@@ -3,6 +3,7 @@
  * With w = t - lse in log2 units, p = 2^w, g and e the upstream gradients and H the entropy:
  *   dt = p·(alpha + beta·w), alpha = -g - e·H, beta = -e·ln 2; at the target
  *   dt_y = -g·expm1(w_y·ln 2) - e·p_y·(w_y·ln 2 + H);   dx = dt·(dt/dx).
+ * Where args has dx, dx is that, and no score is computed.
  * Of several targets g is the sum, and where some of them are y, which have g_y,
  *   dt_y = -g_y·expm1(w_y·ln 2) - (g - g_y)·p_y - e·p_y·(w_y·ln 2 + H).
  * Invariants: dh of a row sums its columns tile by tile, dW and db of a column sum their rows tile by tile, both in
@@ -93,7 +94,7 @@ static void widen_rows(void *context, int64_t tile, int worker) {
   float *hidden = job->memory->hidden + begin * call->spec->hidden;
   eager_widen_hidden(call->spec, call->args, &call->rows, job->first + begin, count, hidden);
   eager_lora_project(call, &job->memory->lora, tile, hidden, worker);
-  for (int64_t i = begin; i < begin + count; i++)
+  for (int64_t i = begin; i < begin + count && !call->args->grad_raw_scores; i++)
     job->memory->records[i] = eager_record_make(call->spec, call->args, call->scores, call->args->vocab_valid,
                                                 call->rows.index[job->first + i]);
 }
@@ -142,19 +143,36 @@ static void grad_tile_row(const backward_job *job, const eager_record *record, i
   for (int64_t j = columns; j < EAGER_TILE_COLUMNS; j++) scores[j] = 0;
 }
 
+/* The same of what the caller has. row: of the panel */
+static void given_tile_row(const backward_job *job, int64_t row, int64_t tile, float *dz) {
+  const flp_spec *spec = job->call->spec;
+  const flp_args *args = job->call->args;
+  int64_t column = tile * EAGER_TILE_COLUMNS, columns = flp_min(job->columns - column, EAGER_TILE_COLUMNS);
+  int64_t at = (job->first + row) * args->grad_raw_scores_stride + job->column + column;
+  flp_half_widen(spec->dtype, (const char *)args->grad_raw_scores + at * flp_half_bytes(spec->dtype), columns, dz);
+  for (int64_t j = columns; j < EAGER_TILE_COLUMNS; j++) dz[j] = 0;
+}
+
 /* Scores of one tile, turned into their gradients in place; rows and columns of padding become 0. */
 static void grad_tile(void *context, int64_t unit, int worker) {
   const backward_job *job = context;
   const eager_backward_memory *memory = job->memory;
   int64_t row_tile = unit / job->tiles, tile = unit % job->tiles, depth = job->call->spec->hidden;
+  int64_t first = row_tile * EAGER_TILE_ROWS, rows = flp_min(job->count - first, EAGER_TILE_ROWS);
   float *dz = dz_tile(job, row_tile, tile);
   const eager_lora *lora = &memory->lora;
-  eager_tile_scores(memory->hidden + row_tile * EAGER_TILE_ROWS * depth,
-                    memory->weight + tile * EAGER_TILE_COLUMNS * depth, depth, dz);
-  eager_lora_add_scores(lora, row_tile, lora->b + tile * EAGER_TILE_COLUMNS * lora->rank, worker, dz);
-  int64_t rows = flp_min(job->count - row_tile * EAGER_TILE_ROWS, EAGER_TILE_ROWS);
-  for (int64_t i = 0; i < rows; i++)
-    grad_tile_row(job, &memory->records[row_tile * EAGER_TILE_ROWS + i], tile, dz + i * EAGER_TILE_COLUMNS);
+  int is_given = job->call->args->grad_raw_scores != NULL;
+  if (!is_given) {
+    eager_tile_scores(memory->hidden + first * depth, memory->weight + tile * EAGER_TILE_COLUMNS * depth, depth, dz);
+    eager_lora_add_scores(lora, row_tile, lora->b + tile * EAGER_TILE_COLUMNS * lora->rank, worker, dz);
+  }
+  for (int64_t i = 0; i < rows; i++) {
+    float *of_row = dz + i * EAGER_TILE_COLUMNS;
+    if (is_given)
+      given_tile_row(job, first + i, tile, of_row);
+    else
+      grad_tile_row(job, &memory->records[first + i], tile, of_row);
+  }
   memset(dz + rows * EAGER_TILE_COLUMNS, 0, (size_t)((EAGER_TILE_ROWS - rows) * EAGER_TILE_COLUMNS) * sizeof *dz);
 }
 
@@ -302,11 +320,14 @@ static void write_grad_weight(void *context, int64_t column, int worker) {
   const backward_job *job = context;
   const flp_spec *spec = job->call->spec;
   const flp_args *args = job->call->args;
-  const float *sum = job->memory->grad_weight + column * spec->hidden;
-  int64_t offset = (job->column + column) * args->grad_weight_stride;
-  char *out = (char *)args->grad_weight + offset * flp_half_bytes(spec->grad_weight_dtype);
-  if (spec->accumulate_grad_weight)
-    for (int64_t d = 0; d < spec->hidden; d++) ((float *)out)[d] += sum[d];
+  float *sum = job->memory->grad_weight + column * spec->hidden;
+  int64_t row = job->column + column;
+  char *out = (char *)args->grad_weight + row * args->grad_weight_stride * flp_half_bytes(spec->grad_weight_dtype);
+  float *between = args->sums ? (float *)args->sums + row * spec->hidden : (float *)out;
+  if (spec->accumulate_grad_weight || (args->sums_bits & FLP_SUMS_CONTINUE))
+    for (int64_t d = 0; d < spec->hidden; d++) sum[d] += between[d];
+  if (args->sums_bits & FLP_SUMS_LEAVE)
+    memcpy(between, sum, (size_t)spec->hidden * sizeof *sum);
   else
     flp_half_narrow(spec->grad_weight_dtype, sum, spec->hidden, out);
 }

@@ -13,9 +13,18 @@ flp_status flp_eager_layout(const flp_spec *spec, flp_pass pass, int64_t n, uint
                             flp_layout *layout) {
   eager_plan plan;
   if (pass == FLP_PASS_STEP) return eager_step_layout(spec, n, 0, budget_bytes, threads, layout);
+  int is_given = pass == FLP_PASS_BACKWARD_GIVEN; /* a backward pass without scores */
+  if (is_given) pass = FLP_PASS_BACKWARD;
   FLP_TRY(eager_plan_pick(spec, pass, n, budget_bytes, eager_thread_count(threads), &plan));
+  if (is_given) plan.products -= plan.mode == FLP_MODE_RECOMPUTE_SPLIT ? 2 : 1;
   eager_layout_of(spec, pass, n, &plan, layout);
+  if (is_given) layout->mode = FLP_MODE_GIVEN;
   return FLP_OK;
+}
+
+uint64_t flp_eager_sums_bytes(const flp_spec *spec) {
+  int has_sums = (spec->grads & FLP_GRAD_WEIGHT) && spec->grad_weight_dtype != FLP_DTYPE_FP32;
+  return has_sums ? (uint64_t)spec->vocab * (uint64_t)spec->hidden * sizeof(float) : 0;
 }
 
 flp_status flp_eager_layout_listed(const flp_spec *spec, flp_pass pass, int64_t n, int64_t list_count,

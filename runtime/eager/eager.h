@@ -18,6 +18,9 @@ flp_status flp_eager_layout(const flp_spec *spec, flp_pass pass, int64_t n, uint
 flp_status flp_eager_layout_listed(const flp_spec *spec, flp_pass pass, int64_t n, int64_t list_count,
                                    uint64_t budget_bytes, int threads, flp_layout *layout);
 
+/* Bytes of args.sums: fp32 of each element of a 16-bit gradient of the weight. */
+uint64_t flp_eager_sums_bytes(const flp_spec *spec);
+
 /* Runs one pass to completion. spec and args have been validated (validate.h); strides are filled in (never 0).
  * bad_rows: added to, the rows and row ids that the contract makes NaN or skips */
 flp_status flp_eager_execute(const flp_spec *spec, const flp_args *args, int threads, uint64_t *bad_rows);

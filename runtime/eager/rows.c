@@ -54,6 +54,7 @@ double eager_grad_target(const flp_spec *spec, const flp_args *args, int64_t row
 /* No gradient that is given asks anything of this row. A NaN does. */
 static int is_inactive(const flp_spec *spec, const flp_args *args, const eager_scores *scores, int64_t row) {
   const float *entropy = spec->entropy == FLP_ENTROPY_BACKWARD ? args->grad_entropy : NULL;
+  if (args->grad_raw_scores) return 0;
   if (entropy && entropy[row] != 0) return 0;
   if (scores && (scores->grad_lse[row] != 0 || scores->grad_mean[row] != 0)) return 0;
   for (int64_t k = 0; k < flp_spec_targets(spec); k++)

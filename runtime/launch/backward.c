@@ -1,6 +1,7 @@
 /* backward.c: the backward pass: prepare, record, then chunk after chunk (chunk.c), then fill (fill.c).
  * Where operands come through tensor maps, active rows are gathered before: all of them, or those of a chunk of rows.
- * In save mode dz is made of what forward saved (keep.c), in direction mode grad_hidden itself (direction.c). Where
+ * In save mode dz is made of what forward saved (keep.c), in direction mode grad_hidden itself (direction.c); in given
+ * mode the caller has it, and calls over chunks of rows pass sums on. Where
  * columns are listed all of listed.c takes the place of chunks. In tail mode (tail.c) lists stand before and their sums
  * behind a backward pass in recompute mode.
  *
@@ -92,6 +93,24 @@ static flp_status by_chunks(const flp_call *call) {
   }
 }
 
+/* What the caller has, in one chunk; in fp16 it is as it is. */
+static flp_status from_given(const flp_call *call) {
+  const flp_args *a = call->args;
+  backward_chunk c = {.rows = {0, a->n},
+                      .columns = {0, a->vocab_valid},
+                      .grads = call->plan->spec.grads,
+                      .first = !(a->sums_bits & FLP_SUMS_CONTINUE),
+                      .last = !(a->sums_bits & FLP_SUMS_LEAVE),
+                      .count = flp_call_region(call, FLP_REGION_count),
+                      .dz = flp_call_pointer(a->grad_raw_scores),
+                      .dz_stride = a->grad_raw_scores_stride};
+  uint64_t bound_bytes = call->scheme.size[FLP_REGION_bound];
+  FLP_TRY(flp_launch_set_bytes(call, flp_call_region(call, FLP_REGION_bound), bound_bytes, 0));
+  FLP_TRY(launch_dz_scale(call));
+  FLP_TRY(flp_launch_gather(call, c.rows));
+  return backward_launch_products(call, &c);
+}
+
 static flp_status recompute(const flp_call *call) {
   FLP_TRY(by_chunks(call));
   return flp_launch_lora_gradients(call);
@@ -110,7 +129,8 @@ static flp_status launch(const flp_call *call) {
   static flp_status (*const modes[])(const flp_call *) = {
       [FLP_MODE_RECOMPUTE_VOCAB] = recompute,           [FLP_MODE_RECOMPUTE_ROWS] = recompute,
       [FLP_MODE_RECOMPUTE_SPLIT] = recompute,           [FLP_MODE_SAVE] = from_saved,
-      [FLP_MODE_DIRECTION] = flp_launch_direction_rows, [FLP_MODE_LISTED] = flp_launch_listed_gradients};
+      [FLP_MODE_DIRECTION] = flp_launch_direction_rows, [FLP_MODE_LISTED] = flp_launch_listed_gradients,
+      [FLP_MODE_GIVEN] = from_given};
   FLP_TRY(flp_launch_prepare(call, 0));
   if (call->scheme.mode == FLP_MODE_TAIL) return launch_tail(call);
   FLP_TRY(flp_launch_exact_report(call));

@@ -136,14 +136,20 @@ static backward_sink hidden_sink(const flp_call *call, const backward_chunk *c) 
                  flp_call_pointer(a->grad_hidden), a->grad_hidden_stride);
 }
 
+static int is_given(const flp_call *call) {
+  return call->scheme.mode == FLP_MODE_GIVEN;
+}
+
 int backward_is_by_rows(const flp_call *call) {
-  return call->scheme.mode == FLP_MODE_RECOMPUTE_ROWS || call->scheme.mode == FLP_MODE_STREAM;
+  return call->scheme.mode == FLP_MODE_RECOMPUTE_ROWS || call->scheme.mode == FLP_MODE_STREAM || is_given(call);
 }
 
 /* The accumulator of a weight's gradient that is none itself, and the elements between its rows, or its lower bits. */
 static CUdeviceptr weight_sums(const flp_call *call, int64_t *stride) {
   int is_split = call->plan->spec.grad_weight_dtype == FLP_DTYPE_BF16;
-  *stride = is_split ? flp_planner_weight_low_bits(call->scheme.chunks) : call->plan->spec.hidden;
+  int64_t chunks = is_given(call) ? FLP_GIVEN_CALLS : call->scheme.chunks;
+  *stride = is_split ? flp_planner_weight_low_bits(chunks) : call->plan->spec.hidden;
+  if (is_given(call)) return flp_call_pointer(call->args->sums);
   return flp_call_region(call, is_split ? FLP_REGION_weight_low : FLP_REGION_weight_acc);
 }
 

@@ -98,6 +98,10 @@ void planner_search_backward(planner_search *s);
 void planner_search_direction(planner_search *s);
 void planner_search_direction_rows(planner_search *s);
 
+/* ---- given.c ---- */
+
+void planner_search_given(planner_search *s);
+
 /* ---- tail.c ---- */
 
 /* Layouts of tail mode's forward pass; and of its backward pass, with one of recompute mode in each. */

@@ -12,7 +12,8 @@
 
 static const char *const pass_names[] = {
     [FLP_PASS_FORWARD] = "forward", [FLP_PASS_COMBINE] = "combine",         [FLP_PASS_BACKWARD] = "backward",
-    [FLP_PASS_STEP] = "step",       [FLP_PASS_BACKWARD_SAVED] = "backward", [FLP_PASS_FORWARD_SAVED] = "forward"};
+    [FLP_PASS_STEP] = "step",       [FLP_PASS_BACKWARD_SAVED] = "backward", [FLP_PASS_FORWARD_SAVED] = "forward",
+    [FLP_PASS_BACKWARD_GIVEN] = "backward"};
 
 static flp_status grid_too_large(flp_pass pass, int64_t n) {
   return flp_fail(FLP_ERROR_UNSUPPORTED, "n is %" PRId64 ": the %s pass would need a grid of more than 2^31 - 1 CTAs",
@@ -102,7 +103,8 @@ static planner_search search_pass(const flp_planner *p, flp_pass pass, int64_t n
                                                 [FLP_PASS_COMBINE] = search_combine,
                                                 [FLP_PASS_BACKWARD] = planner_search_backward,
                                                 [FLP_PASS_BACKWARD_SAVED] = kept->search_backward,
-                                                [FLP_PASS_STEP] = planner_search_step};
+                                                [FLP_PASS_STEP] = planner_search_step,
+                                                [FLP_PASS_BACKWARD_GIVEN] = planner_search_given};
   planner_search s = {.planner = p, .n = n, .budget = budget};
   searches[pass](&s);
   return s;
@@ -129,6 +131,8 @@ static flp_mode mode_of_nothing(const flp_planner *p, flp_pass pass) {
       return flp_planner_keeps(p);
     case FLP_PASS_FORWARD_SAVED:
       return kept_mode_of(p)->forward;
+    case FLP_PASS_BACKWARD_GIVEN:
+      return FLP_MODE_GIVEN;
     default:
       return FLP_MODE_SCORE;
   }
@@ -149,7 +153,8 @@ flp_status flp_planner_pick(const flp_planner *p, flp_pass pass, int64_t n, uint
   if (n == 0) return FLP_OK;
   if (n > flp_planner_targets_rows_max(&p->spec)) return too_many_targets(&p->spec, n);
   flp_mode kept = flp_planner_keeps(p);
-  uint64_t saved = query ? flp_planner_saved_bytes(&p->spec, kept, n) : 0, beside = pass > FLP_PASS_STEP ? saved : 0;
+  int keeps = pass == FLP_PASS_BACKWARD_SAVED || pass == FLP_PASS_FORWARD_SAVED;
+  uint64_t saved = query ? flp_planner_saved_bytes(&p->spec, kept, n) : 0, beside = keeps ? saved : 0;
   uint64_t left = budget > beside ? budget - beside : 0;
   planner_search s = search_pass(p, pass, n, query ? unless_explicit(p, pass, left) : left);
   if (!s.any) return grid_too_large(pass, n);

@@ -7,6 +7,7 @@
 #ifndef FLP_PLANNER_H
 #define FLP_PLANNER_H
 
+#include "runtime/base/names.h"
 #include "runtime/driver/driver.h"
 #include "runtime/kernel/kernel.h"
 
@@ -142,6 +143,13 @@ int flp_planner_top_slices(const flp_spec *spec, int64_t columns);
 #define FLP_PASS_DENSE ((flp_pass)0)
 flp_status flp_planner_pick_dense(const flp_planner *planner, int64_t n, uint64_t budget, flp_scheme *out);
 
+/* ---- given.c: a backward pass of a given gradient of raw scores ---- */
+
+/* Calls over chunks of rows, of which nobody knows how many follow: a sum has as many lower bits as one of so many. */
+enum { FLP_GIVEN_CALLS = 1 << 20 };
+/* Bytes of flp_args.sums. */
+uint64_t flp_planner_sums_bytes(const flp_planner *planner);
+
 /* Bytes of flp_args.tail_report. */
 enum { FLP_TAIL_REPORT_BYTES = 4 * sizeof(float) };
 
@@ -151,7 +159,7 @@ int flp_planner_has_direction(const flp_spec *spec);
 
 /* The order of stream mode that a step with a tail has for flat rows, in the step's layout from its lists on, in so
  * many bytes. Returns 0 if there is none. keep.c */
-#define FLP_PASS_FLAT ((flp_pass)(FLP_PASS_FORWARD_SAVED + 1))
+#define FLP_PASS_FLAT ((flp_pass)(FLP_PASS_LAST + 1))
 int flp_planner_pick_flat(const flp_planner *planner, int64_t n, uint64_t bytes, flp_scheme *out);
 /* Those bytes of a step; and where its order for flat rows begins. */
 static inline uint64_t flp_planner_flat_begin(const flp_scheme *step) {

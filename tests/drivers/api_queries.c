@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/names.h"
 #include "tests/drivers/api.h"
 
 static int64_t odd_integer(draw *d) {
@@ -123,7 +124,7 @@ static void query_settings(draw *d) {
   const char *field = draw_one_in(d, 2) ? api_spoil_options(d, &options) : NULL;
   flp_status status = flp_options_in_force(&options, pass, &rung, &strict, &budget);
   expect_sentence(status, "flp_options_in_force");
-  int is_pass = pass >= FLP_PASS_FORWARD && pass <= FLP_PASS_FORWARD_SAVED;
+  int is_pass = pass >= FLP_PASS_FORWARD && pass <= FLP_PASS_LAST;
   API_EXPECT((status == FLP_OK) == (is_pass && !field), "flp_options_in_force with a bad %s", field ? field : "pass");
   if (status == FLP_OK) API_EXPECT(budget > 0, "a budget of 0 is in force");
 }

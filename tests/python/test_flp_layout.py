@@ -149,7 +149,7 @@ def test_constants(probe):
 def test_modes_are_those_of_the_header():
     numbers = dict(re.findall(r"FLP_MODE_(\w+) = (\d+)", HEADER.read_text()))
     library = _c.get()
-    assert len(numbers) == 9 and int(numbers["DIRECTION"]) == _c.MODE_DIRECTION
+    assert len(numbers) == 10 and int(numbers["DIRECTION"]) == _c.MODE_DIRECTION
     for word, number in numbers.items():
         assert library.flp_mode_name(int(number)).decode() == word.lower().replace("_", "-")
 

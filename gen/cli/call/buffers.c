@@ -71,10 +71,11 @@ int64_t call_size(const call_problem *p, flp_size size) {
   return flp_size_of(size, &p->spec, &counts);
 }
 
-/* From one row to the next: of raw scores whole 16 bytes, and what stands between rows of every other matrix. */
+/* From one row to the next: of raw scores and their gradient whole 16 bytes, and what stands between rows of all other
+ * matrices. */
 static int64_t stride_of(const call_problem *p, const flp_array *array) {
   if (array->columns != FLP_SIZE_V) return call_size(p, array->columns);
-  return (p->shard_vocab + 3) / 4 * 4 + p->stride - p->spec.hidden;
+  return (p->shard_vocab + 7) / 8 * 8 + p->stride - p->spec.hidden;
 }
 
 static int is_wanted(const call_problem *p, flp_array_id id) {

@@ -183,11 +183,12 @@ typedef enum part_kind {
   PART_SELECT,
   PART_SCALE,
   PART_DIVERGE,
+  PART_GIVEN,
   PART_CONCURRENT,
   PART_KINDS
 } part_kind;
 
-enum { PARTS_MAX = 31 };
+enum { PARTS_MAX = 34 };
 
 static const struct {
   const char *name; /* in reports */
@@ -198,6 +199,7 @@ static const struct {
                        [PART_SELECT] = {"select", check_select_cases, check_select},
                        [PART_SCALE] = {"scale", check_scale_cases, check_scale},
                        [PART_DIVERGE] = {"diverge", check_diverge_cases, check_diverge},
+                       [PART_GIVEN] = {"given", check_given_cases, check_given},
                        [PART_CONCURRENT] = {"concurrent", check_concurrent_cases, check_concurrent}};
 
 typedef struct part {
@@ -221,7 +223,7 @@ static void add_parts(const check_args *args, part_list *list, part_kind kind, c
   }
 }
 
-/* Beside --targets and --lora-rank what is of these alone; of best columns and raw scores nothing. */
+/* Beside --targets and --lora-rank what is of these alone; of best columns nothing, of raw scores their gradient. */
 static part_list list_parts(const check_args *args) {
   const flp_spec *given = &args->given.spec;
   const check_part any = {.mode = (flp_mode)0}, listed = {.mode = FLP_MODE_LISTED};
@@ -233,6 +235,8 @@ static part_list list_parts(const check_args *args) {
   int all = args->set == CHECK_SET_ALL, quick = args->set == CHECK_SET_QUICK, each = all ? 3 : quick; /* of dtypes */
   int has_dtype = cli_spec_args_given(&args->spec, FLP_FIELD_dtype);
   part_list list = {.count = 0};
+  int is_plain = given->targets <= 1 && !given->lora_rank;
+  if (is_plain) add_parts(args, &list, PART_GIVEN, any, all || given->raw_scores ? 3 : 0);
   if (given->targets <= 1 && (flp_planner_has_top(given) || given->raw_scores)) return list;
   if (!given->lora_rank) add_parts(args, &list, PART_BITS, targets, each);
   if (given->targets > 1) return list;

@@ -57,6 +57,10 @@ void check_scale_cases(const check_part *of, check_list *list);
 flp_status check_diverge(const check_part *of, const check_how *how, check_report *report);
 void check_diverge_cases(const check_part *of, check_list *list);
 
+/* given.c: gradients of a head from a given gradient of raw scores. error: as check_run */
+flp_status check_given(const check_part *of, const check_how *how, check_report *report);
+void check_given_cases(const check_part *of, check_list *list);
+
 /* concurrent.c: bit identity of every output on several streams at once, beside other work and in CUDA graphs. A
  * deadlock is a finding that failed, and sets report->hung.
  * how: of a GPU; the budget is not used. error: UNAVAILABLE if rung or driver do not offer it; DRIVER, MEMORY */

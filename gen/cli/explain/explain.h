@@ -10,7 +10,7 @@
 #include "runtime/plan/plan.h"
 
 enum { EXPLAIN_ROWS_MAX = 16, EXPLAIN_ALTERNATIVES_MAX = 8, EXPLAIN_REASON_BYTES = 256 };
-enum { EXPLAIN_PASSES = FLP_PASS_FORWARD_SAVED + 1 };
+enum { EXPLAIN_PASSES = FLP_PASS_LAST + 1 };
 
 typedef struct explain_args {
   cli_spec_args spec;

@@ -37,6 +37,8 @@ int explain_has_pass(const explanation *in, int assumed, flp_pass pass) {
       return can_keep(in, assumed);
     case FLP_PASS_STEP:
       return spec->loss != NULL;
+    case FLP_PASS_BACKWARD_GIVEN:
+      return flp_spec_takes_scores(spec);
     default:
       return 0;
   }

@@ -185,7 +185,7 @@ Test(plan, what_is_in_force) {
   flp_options options = words_options("rung=jit budget_bytes=77");
   cr_assert_eq(flp_options_in_force(&options, FLP_PASS_STEP, &rung, NULL, &budget), FLP_OK);
   cr_expect(rung == FLP_RUNG_JIT && budget == 77, "options come first");
-  expect_refused(flp_options_in_force(NULL, (flp_pass)0, NULL, NULL, NULL), "pass is 0 (accepted: 1 to 6)");
+  expect_refused(flp_options_in_force(NULL, (flp_pass)0, NULL, NULL, NULL), "pass is 0 (accepted: 1 to 7)");
   setenv("FLP_STRICT", "maybe", 1);
   expect_refused(flp_options_in_force(NULL, FLP_PASS_FORWARD, NULL, NULL, NULL),
                  "FLP_STRICT is \"maybe\" (accepted: 0, 1)");

@@ -17,7 +17,8 @@ static void expect_words(const flp_word *words, const char *want) {
 Test(names, lists_hold_every_value) {
   expect_words(FLP_ENTROPY_WORDS, "none=0 forward=1 backward=2 ");
   expect_words(FLP_GRAD_WORDS, "hidden=1 weight=2 bias=4 lora_a=8 lora_b=16 ");
-  expect_words(FLP_PASS_WORDS, "forward=1 combine=2 backward=3 step=4 backward, saved=5 forward, saved=6 ");
+  expect_words(FLP_PASS_WORDS, "forward=1 combine=2 backward=3 step=4 backward, saved=5 forward, saved=6 "
+                                "backward, given=7 ");
   expect_words(FLP_OP_WORDS, "head=0 select=1 scale=2 diverge=3 ");
   cr_expect_eq((int)FLP_OP_COUNT, 4);
   cr_expect_str_eq(flp_op_name(FLP_OP_SCALE), "scale");
@@ -35,17 +36,17 @@ Test(names, dtypes_have_a_word_and_a_size) {
 
 Test(names, modes_are_named_by_what_they_do) {
   char got[256] = "";
-  for (int mode = -1; mode <= 10; mode++) {
+  for (int mode = -1; mode <= 11; mode++) {
     size_t used = strlen(got);
     snprintf(got + used, sizeof got - used, "%s ", flp_mode_name((flp_mode)mode));
   }
   cr_expect_str_eq(got, "- - score recompute-vocab recompute-rows recompute-split save stream direction listed tail "
-                        "- ");
-  cr_expect_str_eq(flp_mode_alias((flp_mode)10), "-");
+                        "given - ");
+  cr_expect_str_eq(flp_mode_alias((flp_mode)11), "-");
 }
 
 Test(names, modes_are_found_by_name_and_letter) {
-  for (int mode = FLP_MODE_SCORE; mode <= FLP_MODE_TAIL; mode++) {
+  for (int mode = FLP_MODE_SCORE; mode <= FLP_MODE_GIVEN; mode++) {
     cr_expect_eq((int)flp_mode_find(flp_mode_name((flp_mode)mode)), mode);
     cr_expect_eq((int)flp_mode_find(flp_mode_alias((flp_mode)mode)), mode);
   }

@@ -8,7 +8,7 @@
 
 #include "tests/unit/support/words.h"
 
-enum { WIDTH = 110, PASSES = FLP_PASS_FORWARD_SAVED + 1, NONE = -1 };
+enum { WIDTH = 110, PASSES = FLP_PASS_LAST + 1, NONE = -1 };
 
 static const char *const region_names[] = {
 #define NAME(name) #name,
@@ -52,7 +52,7 @@ void trace_begin(stage *s, flp_plan *plan) {
 }
 
 static int outermost(const flp_plan *plan) {
-  static const flp_pass order[] = {FLP_PASS_STEP, FLP_PASS_BACKWARD_SAVED, FLP_PASS_BACKWARD,
+  static const flp_pass order[] = {FLP_PASS_STEP, FLP_PASS_BACKWARD_SAVED, FLP_PASS_BACKWARD_GIVEN, FLP_PASS_BACKWARD,
                                    FLP_PASS_COMBINE, FLP_PASS_FORWARD_SAVED, FLP_PASS_FORWARD};
   for (size_t i = 0; i < sizeof order / sizeof order[0]; i++)
     if (is_used(plan, order[i])) return order[i];

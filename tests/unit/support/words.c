@@ -182,14 +182,14 @@ flp_options words_options(const char *text) {
 
 /* By flp_pass. */
 static const char *const pass_names[] = {"recomputed", "forward",        "combine",      "backward",
-                                         "step",       "backward_saved", "forward_saved"};
+                                         "step",       "backward_saved", "forward_saved", "backward_given"};
 
 const char *words_pass_name(flp_pass pass) {
   return pass_names[pass];
 }
 
 flp_pass words_pass(const char *name) {
-  for (int pass = FLP_PASS_FORWARD; pass <= FLP_PASS_FORWARD_SAVED; pass++)
+  for (int pass = FLP_PASS_FORWARD; pass <= FLP_PASS_LAST; pass++)
     if (strcmp(pass_names[pass], name) == 0) return (flp_pass)pass;
   return (flp_pass)0;
 }
@@ -247,7 +247,8 @@ static flp_status set_workspace(const flp_plan *plan, const char *text, flp_args
   flp_layout layout = FLP_LAYOUT_INIT;
   uint64_t budget = words_number(text, "budget", 0);
   int keeps = a->saved && a->saved_bytes;
-  flp_pass pass = !keeps                          ? a->pass
+  flp_pass pass = a->grad_raw_scores            ? FLP_PASS_BACKWARD_GIVEN
+                  : !keeps                      ? a->pass
                   : a->pass == FLP_PASS_FORWARD ? FLP_PASS_FORWARD_SAVED
                                                 : FLP_PASS_BACKWARD_SAVED;
   if (words_find(text, "of", other)) pass = words_pass(other);

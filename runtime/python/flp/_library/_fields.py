@@ -105,6 +105,11 @@ ARGS = (
     ("partial_statistics", c_void_p, 0),
     ("raw_scores", c_void_p, 0),
     ("raw_scores_stride", c_int64, 0),
+    ("grad_raw_scores", c_void_p, 0),
+    ("grad_raw_scores_stride", c_int64, 0),
+    ("sums", c_void_p, 0),
+    ("sums_bytes", c_size_t, 0),
+    ("sums_bits", c_int64, 0),
 )
 
 # Arrays of flp_args: name, its dimensions, what it holds, the field of flp_spec that alone asks for it.
@@ -151,6 +156,8 @@ ARRAYS = (
     ("statistics", "N", "FOUR", "FLOAT", "statistics"),
     ("partial_statistics", "N", "FOUR", "FLOAT", "statistics"),
     ("raw_scores", "N", "V", "FLOAT", "raw_scores"),
+    ("grad_raw_scores", "N", "V", "DTYPE", ""),
+    ("sums", "SUMS", "ONE", "BYTE", ""),
 )
 
 # The field that says a dimension.
@@ -165,6 +172,7 @@ SIZES = {
     "IDS": "list_count",
     "WORKSPACE": "workspace_bytes",
     "SAVED": "saved_bytes",
+    "SUMS": "sums_bytes",
 }
 
 # The field that says what is held, or the dtype that it always has.
