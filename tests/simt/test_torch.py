@@ -164,6 +164,11 @@ def test_two_heads_are_explained(folder):
     assert 1 < len(chunks) == -(-700 // step["gradient_rows"])
     assert max(chunks) <= step["bytes"] <= 600_000
     assert found["drafts"][0] == 5 and "V=331 D=16 topk=1" in found["drafts"][1]
+    ways = found["ways"]
+    assert {name: way["products"] for name, way in ways.items()} == {"kept": [2, 2], "anew": [2, 4], "frozen": [3, 0]}
+    saved = {name: way["saved"] for name, way in ways.items()}
+    assert saved["frozen"] == 4 * 700 * 24 and saved["kept"] > 2 * 700 * 331 and not saved["anew"]
+    assert all(way["apart"] < 0.02 for way in ways.values()), ways
 
 
 @pytest.mark.parametrize("capability, names", [("9.0", ["mask"]), pytest.param("8.0", [], marks=pytest.mark.long),

@@ -81,8 +81,28 @@ def explained(n, budget):
 
     _diverge._Call.diverge = noting
     flp.divergence_loss(*heads, "jsd", budget=budget)
+    _diverge._Call.diverge = made
     drafts = flp.explain_divergence(heads[0], heads[1][:200], *heads[2:], "jsd", teacher_ids=torch.arange(200))
-    return {"step": info.step, "text": str(info), "chunks": chunks, "drafts": [drafts.step["products"], str(drafts)]}
+    return {"step": info.step, "text": str(info), "chunks": chunks, "drafts": [drafts.step["products"], str(drafts)],
+            "ways": ways(heads, budget)}
+
+
+def ways(heads, budget):
+    """Backward passes of flp.divergence: from gradients of scores that forward kept, from scores made anew in this
+    budget, and of a frozen head. By name the products of forward and backward, the bytes kept, and the largest
+    distance of a gradient from that of flp.divergence_loss, over its largest element"""
+    weights, found = torch.linspace(-1, 1, len(heads[0])), {}
+    for name, trained, more in (("kept", 2, {}), ("anew", 2, {"budget": budget}), ("frozen", 1, {"budget": budget})):
+        own = [heads[0], heads[1] if trained == 2 else heads[1].detach(), *heads[2:]]
+        info, leaves = flp.explain_divergence(*own, "jsd", **more), own[:trained]
+        value = (flp.divergence(*own, "jsd", **more).value * weights).sum()
+        pairs = zip(torch.autograd.grad(value, leaves, retain_graph=True), torch.autograd.grad(
+            flp.divergence_loss(*own, "jsd", row_weight=weights, **more)[0], leaves))
+        apart = max(((one - other).abs().max() / other.abs().max()).item() for one, other in pairs)
+        again = torch.autograd.grad(2 * value, leaves)
+        found[name] = {"products": [info.forward["products"], info.backward["products"]], "apart": apart,
+                       "saved": info.forward.get("saved_bytes", 0), "again": len(again)}
+    return found
 
 
 def main(kind, *arguments):

@@ -81,8 +81,9 @@ def run(rank, store, names):
         flp.check()
     except flp.DataError as error:
         counted = int(error.detail.split()[0])
-    return {"found": found, "shards": sum(plan.key.raw_scores and plan.key.vocab in (CUT, V - CUT)
-                                          for plan in _plans.existing()), "counted": counted}
+    keys = [plan.key for plan in _plans.existing()]
+    return {"found": found, "counted": counted, "shards": sum(
+        key.raw_scores and not key.grads and key.vocab in (CUT, V - CUT) for key in keys)}
 
 
 if __name__ == "__main__":

@@ -1,15 +1,14 @@
 """Divergences of two heads whose scores a kernel compares: chunks of rows, whose scores forward passes store and
-flp_diverge compares; torch makes the products with their gradient.
+flp_diverge compares; backward passes make the products with their gradient.
 
     x, y = raw scores of a chunk, float32, and their log-sum-exps                                   _head_scores.py
     value, log-sum-exps, entropy, acceptance, agrees, dx = flp_diverge(x, y)           dx in the operands' dtype
-    grad_hidden = dx·W, grad_weight += dxᵀ·h, grad_bias += Σ dx                         sums in float32
+    grad_hidden = dx·W, grad_weight += dxᵀ·h, grad_bias += Σ dx                                  _head_gradients.py
 
 Four products where two heads are trained from each other. Chunks hold both scores, 8 bytes, of some rows and their
 gradient, 2 or 4, of more: products with the gradient are the faster, the more rows they sum. Values of a row depend on
-the row alone, to the bit; gradients on torch's products, which may choose another order of sums for another number of
-rows. Nothing waits for the device where all rows count; with a mask, temperatures of rows, over ranks
-(_diverge_shards.py) and in a backward pass those that do are counted on the host, as in the torch form
+the row alone, to the bit. Nothing waits for the device where all rows count; with a mask, temperatures of rows, over
+ranks (_diverge_shards.py) and in a backward pass those that do are counted on the host, as in the torch form
 (_eager_divergence.py), which takes the CPU. Of a teacher with more tokens another forward pass sums all its scores
 (_diverge_rest.py).
 """
@@ -23,18 +22,18 @@ import torch
 from .. import errors
 from .._eager import _eager_divergence, _eager_torch
 from .._library import _c, _divergences, _plans
-from .._library._divergences import FP16_TOP, STATE, VALUES, VECTOR
+from .._library._divergences import FP16_TOP, STATE, VALUES
 from .._passes import _run
 from .._tensors._address import address
-from .._tensors._operands import OF_HEAD
 from . import _diverge_rest, _diverge_shards
-from ._head_scores import HeadScores, plan_of_scores, product
+from .._tensors._operands import OF_PRODUCTS
+from ._head_gradients import BLOCK_COLUMNS, HeadGradients, bytes_of, plan_of_gradients
+from ._head_scores import HeadScores, plan_of_scores
 from ._select import stride_of
 
 ENTROPY = 3  # which of a row's values
+HIDDEN, SCORES = "hidden", "scores"  # whose gradient a forward pass keeps
 FORWARD_BYTES = 8192  # of a forward pass that stores scores, beside 12 for 768 of a row's
-FIRST_ELEMENTS = 1 << 18  # of a sum that lies in what becomes the gradient: rows that are copied before any is there
-BENT_COLUMNS = 16 << 10  # at a time, where there is a softcap
 
 
 def plan_of(problem, program, grads):
@@ -57,6 +56,8 @@ def _own_plan_of(problem, program, grads, is_file):
                                   vocab=len(student.weight), op=_c.OP_DIVERGE, loss=program.data))
     heads = (student, problem.student_settings), (problem.teacher, problem.teacher_settings)
     more = [] if problem.whole is None else _diverge_rest.plans_of(plan, problem)
+    if grads & OF_PRODUCTS:
+        more.append(plan_of_gradients(*heads[0], grads))
     for each in itertools.chain([plan], itertools.starmap(plan_of_scores, heads), more):
         if each.handle is None and is_file:
             raise errors.UnavailableError("kind %s has no kernel: %s" % (program.name, each.reason))
@@ -78,35 +79,68 @@ def _say_once(text):
     _c.log(_c.LOG_WARNING, text)
 
 
-def run(plan, problem, program, given, upstream, grads, counts, beside=None):
-    """As _eager_divergence.run. program, given: of the kind, and {name: number} of its parameters"""
+def run(plan, problem, program, given, upstream, grads, counts, beside=None, keeps=False):
+    """As _eager_divergence.run. program, given: of the kind, and {name: number} of its parameters; keeps: whether all
+    gradients of scores, of upstream, are given in the place of those of operands, which gradients_of_kept makes"""
     with _eager_torch._plain_products(problem.student.hidden):
         active, bad = _rows_of(plan, problem, None if beside else upstream, counts)
         if beside:
             beside.lose(bad)
         shard, problem = problem, problem if problem.group is None else _diverge_shards.of_rank(problem)
-        call = _Call(plan, problem, active, program, given, grads, counts, beside, shard)
-        pulls, factor = (None, None) if upstream is None else _pulls_of(call.heads[0], upstream)
-        least = None if factor is None or not call.count else factor.min()
-        weight, bias = (_Sum(problem, name, grads, least) for name in ("weight", "bias"))
+        call = _Call(plan, problem, active, program, given, grads, counts, beside, shard, keeps)
+        head = call.heads[0]
+        pulls, factor = (None, None) if upstream is None else _pulls_of(head, upstream)
+        times = None if factor is None else 1 / factor
+        gradients = None if keeps else HeadGradients(problem.student, problem.student_settings, grads, times)
         for rows in call.chunks():
             part = slice(*rows)
             dx, idle = call.diverge(rows, None if pulls is None else pulls[part])
-            if dx is None:
+            if dx is None or keeps:
                 continue
-            share = None if factor is None else least / factor[part]
-            if call.grad_hidden is not None:
-                call.give_hidden(dx, part, factor)
-            hidden = call.heads[0].hidden(part).masked_fill(idle.unsqueeze(1), 0)  # 0 · NaN is NaN
-            if share is not None:
-                hidden.mul_(share.unsqueeze(1).to(hidden.dtype))
-            weight.add(lambda out, part: product(dx[:, part].t(), hidden, out, adds=True))
-            bias.add(lambda out, part: out.add_(dx[:, part].sum(0, dtype=torch.float32) if share is None else
-                                                product(dx[:, part].t(), share.unsqueeze(1).to(dx.dtype),
-                                                        out.new_empty((len(out), 1)))[:, 0]))
+            hidden = head.hidden(part).masked_fill(idle.unsqueeze(1), 0)  # 0 · NaN is NaN
+            made = gradients.add(dx, hidden, part, rows[1] == call.count)
+            if made is not None:
+                call.grad_hidden[head.place(part)] = made.to(call.grad_hidden.dtype)
         outputs, grad_hidden = call.placed(bad, upstream)
-        return outputs, (grad_hidden, *(_diverge_shards.padded(total.total(), operand) for total, operand in (
-            (weight, shard.student.weight), (bias, shard.student.bias))))
+        if keeps:
+            return outputs, (call.dx[:call.count], times, ~call.values[:, 0].isfinite(), active, bad)
+        return outputs, (grad_hidden, *(_diverge_shards.padded(total, operand) for total, operand in zip(
+            gradients.totals(), (shard.student.weight, shard.student.bias))))
+
+
+def way_of(plan, problem, grads):
+    """What a forward pass keeps for these gradients: HIDDEN, of a frozen head the gradient of hidden for upstream
+    gradients of 1, (N,D) float32; SCORES, that of all scores, where there is room; or None, also of ranks, which would
+    sum it up twice. plan: None for torch operations"""
+    rows = len(problem.student.hidden)
+    if problem.group is not None or not rows or not grads:
+        return None
+    if grads == _c.GRAD_HIDDEN:
+        return HIDDEN
+    if plan is None:
+        return None
+    has_room = _divergences.rows_beside(_budget_of(plan, problem), _bytes_of(problem, grads), rows)
+    return SCORES if has_room else None
+
+
+def gradients_of_kept(problem, kept, upstream, grads):
+    """The gradients of hidden, weight and bias from what run gave with keeps; None where that may have no number for a
+    row without a gradient. upstream: (N) float32, of values. Waits for the device"""
+    dx, times, is_lost, active, bad = kept
+    head = HeadScores(problem.student, problem.student_settings, active)
+    pulls = head.among(upstream)
+    if (is_lost & (pulls == 0)).any():
+        return None
+    times = pulls if times is None else pulls * times
+    gradients = HeadGradients(problem.student, problem.student_settings, grads, times)
+    grad_hidden = _eager_divergence.zeros(problem, "hidden", grads)
+    if len(dx):
+        made = gradients.add(dx, head.hidden(slice(None)), slice(None), True)
+        if made is not None:
+            grad_hidden[head.place(slice(None))] = made.to(grad_hidden.dtype)
+    if bad is not None:
+        grad_hidden = _eager_divergence.lost(grad_hidden, bad, upstream)
+    return grad_hidden, *gradients.totals()
 
 
 def _rows_of(plan, problem, upstream, counts):
@@ -166,59 +200,6 @@ def _pulls_of(head, upstream):
     return pulls * factor, factor
 
 
-# ---- the gradient of a head ----
-
-def _rows_within(rows):
-    """Of a sum of so many rows those that lie in a gradient of 16 bits; whole vectors of a chunk's columns."""
-    return rows // (2 * VECTOR) * VECTOR
-
-
-class _Sum:
-    """A gradient that chunks of rows add to, in float32: into the caller's buffer, if it is that of the weight and
-    there is one. Else into memory of its own; where the gradient has 16 bits, half of the sum lies in what becomes the
-    gradient. factor: what it is divided by in the end, or None"""
-
-    def __init__(self, problem, name, grads, factor):
-        operand, settings = getattr(problem.student, name), problem.student_settings
-        self.into = settings.accumulate if name == "weight" else None
-        self.factor, self.parts, self.out = factor, [], None
-        if not grads & OF_HEAD[name]:
-            return
-        if self.into is not None and factor is None:
-            self.parts = [self.into]
-        elif self.into is not None or operand.dtype is torch.float32 or settings.wide_grads & OF_HEAD[name]:
-            self.parts = [torch.zeros_like(operand, dtype=torch.float32)]
-        else:
-            self.out = torch.zeros(operand.shape, dtype=operand.dtype, device=operand.device)
-            half, width = _rows_within(len(operand)), operand.shape[1:]
-            first = self.out.view(-1)[:2 * half * width.numel()].view(torch.float32).view(half, *width)
-            self.parts = [part for part in (first, first.new_zeros((len(operand) - half, *width))) if len(part)]
-
-    def add(self, to):
-        """to: a function of rows of the sum and the slice that they are"""
-        first = 0
-        for part in self.parts:
-            to(part, slice(first, first + len(part)))
-            first += len(part)
-
-    def total(self):
-        if not self.parts or self.parts[0] is self.into:
-            return None
-        for part in self.parts if self.factor is not None else ():
-            part.div_(self.factor)
-        if self.into is not None:
-            self.into.add_(self.parts[0])
-        if self.out is None:
-            return None if self.into is not None else self.parts[0]
-        for out, part in zip(self.out.split([len(part) for part in self.parts]), self.parts):
-            first = max(1, FIRST_ELEMENTS // max(1, part[:1].numel()))
-            out[:first] = part[:first].to(out.dtype)
-            while first < len(part):  # of a sum in the gradient itself: twice as many land on such as have been read
-                out[first:2 * first].copy_(part[first:2 * first])
-                first *= 2
-        return self.out
-
-
 # ---- chunks of rows ----
 
 def _budget_of(plan, problem):
@@ -228,29 +209,51 @@ def _budget_of(plan, problem):
 def _bytes_of(problem, grads):
     """Bytes that a call takes beyond what it gives: at once, and for each row of a chunk."""
     student, settings = problem.student, problem.student_settings
-    rows, dtype = len(student.weight), student.weight.dtype
-    if settings.accumulate is not None:
-        rows *= dtype is torch.float16
-    else:
-        rows -= rows if settings.wide_grads & _c.GRAD_WEIGHT or dtype is torch.float32 else _rows_within(rows)
-    depths = [ops.hidden.shape[1] for ops in (student, problem.teacher)]
-    fixed, of_scores, of_gradient = _divergences.bytes_of(len(student.weight), depths, student.hidden.element_size(),
-                                                          grads, rows)
+    element = student.hidden.element_size()
+    hidden_bytes = [ops.hidden.shape[1] * ops.hidden.element_size() for ops in (student, problem.teacher)]
+    fixed, of_scores, of_gradient = _divergences.bytes_of(len(student.weight), hidden_bytes, element, grads,
+                                                          bytes_of(student, settings, grads))
     summed = sum(len(ops.weight) for ops in (student, problem.whole) if ops is not None)
     return fixed + FORWARD_BYTES, of_scores + summed // 64, of_gradient
 
 
-def _rows_of_chunk(plan, problem, grads, count, beside=None):
+def _rows_of_chunk(plan, problem, grads, count, beside=None, keeps=False):
     """-> how many of count active rows have their scores held, and how many their gradient."""
     of_call = _budget_of(plan, problem), _bytes_of(problem, grads), count
+    if keeps:
+        return _divergences.rows_beside(*of_call), count
     if beside:  # whose program is many small operations
         return _divergences.rows_of_chunk(*of_call, at_once=True, most=count)
-    return _divergences.rows_of_chunk(*of_call, at_once=not grads & _c.GRAD_WEIGHT)
+    is_alone = not grads & _c.GRAD_WEIGHT
+    wave = _divergences.wave_of(problem.student.hidden.shape[1], is_alone)
+    return _divergences.rows_of_chunk(*of_call, at_once=is_alone, wave=wave)
 
 
-def layout_of(plan, problem, grads):
-    """A pass with these gradients over all rows, as PlanInfo has it; plan: None for torch operations."""
-    products = 2 + (problem.whole is not None) + bin(grads & (_c.GRAD_HIDDEN | _c.GRAD_WEIGHT)).count("1")
+def layouts_of(plan, problem, grads, kept):
+    """Forward, backward and step of a call with these gradients over all rows, as PlanInfo has them. plan: None for
+    torch operations; kept: what forward keeps, as way_of has it"""
+    forward, step = _layout_of(plan, problem, 0), _layout_of(plan, problem, grads) if grads else {}
+    if kept == HIDDEN:
+        backward = {"mode": step["mode"], "products": 0, "bytes": 0}
+        return {**step, "saved_bytes": 4 * problem.student.hidden.numel()}, backward, step
+    if kept != SCORES:
+        return forward, step, step
+    ops, (fixed, of_scores, of_gradient) = problem.student, _bytes_of(problem, grads)
+    rows = len(ops.hidden)
+    held, _ = _rows_of_chunk(plan, problem, grads, rows, keeps=True)
+    saved = rows * _divergences.width_of(len(ops.weight)) * ops.hidden.element_size()
+    forward.update(chunk_rows=held, gradient_rows=rows, chunks=-(-rows // held), bytes=held * of_scores,
+                   saved_bytes=saved)
+    backward = {"mode": "diverge", "products": _products_of(grads), "bytes": fixed + rows * of_gradient - saved}
+    return forward, backward, step
+
+
+def _products_of(grads):
+    return bin(grads & OF_PRODUCTS).count("1")
+
+
+def _layout_of(plan, problem, grads):
+    products = 2 + (problem.whole is not None) + _products_of(grads)
     if plan is None:  # which make scores again for the gradient of the weight
         return {"mode": "torch", "products": products + 2 * bool(grads & _c.GRAD_WEIGHT),
                 "bytes": _eager_divergence.bytes_of(problem)}
@@ -263,7 +266,7 @@ def layout_of(plan, problem, grads):
 class _Call:
     """Chunks of one call: their memory, and what flp_diverge makes of each."""
 
-    def __init__(self, plan, problem, active, program, given, grads, counts, beside, shard):
+    def __init__(self, plan, problem, active, program, given, grads, counts, beside, shard, keeps):
         """shard: the problem as it was given, of whose columns each rank of its group has some, or problem itself"""
         self.plan, self.problem, self.grads, self.beside = plan, problem, grads, beside
         self.heads = [HeadScores(problem.student, problem.student_settings, active),
@@ -276,26 +279,22 @@ class _Call:
         self.program, self.parameters = program, parameters_of(program, given)
         student, self.count = problem.student, self.heads[0].count
         width = _divergences.width_of(len(student.weight))
-        self.held, self.rows = _rows_of_chunk(plan, problem, grads, self.count, beside)
+        self.held, self.rows = _rows_of_chunk(plan, problem, grads, self.count, beside, keeps)
         if shard.group is not None:
             self.held, self.rows = _diverge_shards.least(shard.group, student.hidden.device, self.held, self.rows)
         make = student.hidden.new_empty
         self.x, self.y = (make((self.held, width), dtype=torch.float32) for _ in range(2))
         self.dx = make((self.rows, width)) if grads else None
+        if grads:
+            self.dx[:, len(student.weight):] = 0
         self.values = make((self.count, VALUES), dtype=torch.float32) if counts or beside else None
         self.counts, self.grad_hidden = counts, None
-        if grads & _c.GRAD_HIDDEN:
-            self.made = make((self.rows, student.hidden.shape[1]), dtype=torch.float32)
+        if grads & _c.GRAD_HIDDEN and not keeps:
             self.grad_hidden = _eager_divergence.zeros(problem, "hidden", grads)
 
     def chunks(self):
         """Ranges of active rows."""
         return _ranges(0, self.count, self.rows)
-
-    def give_hidden(self, dx, part, factor):
-        made = product(dx, self.heads[0].ops.weight, self.made[:len(dx)])
-        made = made if factor is None else made / factor[part].unsqueeze(1)
-        self.grad_hidden[self.heads[0].place(part)] = made.to(self.grad_hidden.dtype)
 
     def placed(self, bad, upstream):
         """What _eager_divergence.run gives of every row, and the gradient of hidden."""
@@ -316,7 +315,7 @@ class _Call:
                                   self.dx[part] if self.grads else None)
             if found is not None:
                 idle[part] &= found
-        return self.dx[:rows[1] - rows[0], :self.plan.key.vocab] if self.grads else None, idle
+        return self.dx[:rows[1] - rows[0]] if self.grads else None, idle
 
     def _diverge(self, part, n, pulls, dx):
         """Of rows whose scores are held -> those that a loss beside the divergence pulls nowhere, or None."""
@@ -385,6 +384,6 @@ def _ranges(first, last, step):
 
 def _bend(tanh, dx):
     """Multiplies dx, of tanh, by its slope 1 - tanh², in place, some columns at a time."""
-    for first in range(0, tanh.shape[1], BENT_COLUMNS):
-        part = slice(first, first + BENT_COLUMNS)
+    for first in range(0, tanh.shape[1], BLOCK_COLUMNS):
+        part = slice(first, first + BLOCK_COLUMNS)
         dx[:, part] = (dx[:, part].float() * (1 - tanh[:, part] ** 2)).to(dx.dtype)

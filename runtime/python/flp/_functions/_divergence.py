@@ -76,8 +76,9 @@ def divergence(hidden: Tensor, weight: Tensor, teacher_hidden: Tensor | None = N
     temperature      a number above 0, or a tensor of one a row (...); teacher_temperature None: the same. Nothing is
                      multiplied by its square
     softcap, scale   as in flp.linear_logprob, of the student; teacher_softcap, teacher_scale of the teacher
-    budget           bytes, or "64M", of workspace; None: FLP_BUDGET, else that of a pass with gradients. A chunk takes
-                     8 bytes a row and token of V, with gradients 2 or 4 more; a trained head of 16 bits 2 an element.
+    budget           bytes, or "64M", of workspace and of what the forward pass keeps; None: FLP_BUDGET, else that of a
+                     pass with gradients. A chunk takes 8 bytes a row and token of V, with gradients 2 or 4 more; a
+                     trained head of bfloat16 1 an element, of float16 4.
                      As torch operations 2 KiB a token of V, 32 KiB an element of D and E and 72 MiB are needed on
                      the CPU, on a GPU eight times as much of the last two
     grad_weight_accumulate
@@ -90,12 +91,14 @@ def divergence(hidden: Tensor, weight: Tensor, teacher_hidden: Tensor | None = N
     reverse_kl of one that the teacher excludes, its gradients are NaN. Rows whose temperature float32 does not hold
     above 0 are NaN and counted, as are rows whose largest score of either head over T is beyond 7.4e8 or -inf:
     flp.check() reports them. On a GPU forward passes store the scores of chunks of rows, as the budget has room for, a
-    kernel (flp_diverge) makes all that is of them, and torch the products with their gradient, of 16-bit operands as
-    they are: values of a row depend on the row alone, to the bit. With teacher_ids and without renormalise a third
-    forward pass sums the scores of all U tokens. The CPU runs chunked torch operations, products in float32, sums in
-    float64. With a mask, with teacher_ids, with temperatures of rows, in the backward pass of flp.divergence and as
-    torch operations something is counted on the host, which synchronises; else nothing does, and a CUDA graph can
-    capture the call.
+    kernel (flp_diverge) makes all that is of them, and backward passes the products with their gradient: values of a
+    row depend on the row alone, to the bit. Of a frozen head the forward pass makes the gradient of hidden too, for
+    upstream gradients of 1, and keeps it, 4 bytes an element; of another it keeps the gradient of all scores, 2 or 4
+    bytes a row and token, where the budget has room for it; else the backward pass makes scores anew. With teacher_ids
+    and without renormalise a third forward pass sums the scores of all U tokens. The CPU runs chunked torch
+    operations, products in float32, sums in float64. With a mask, with teacher_ids, with temperatures of rows, in the
+    backward pass of a trained head in flp.divergence and as torch operations something is counted on the host, which
+    synchronises; else nothing does, and a CUDA graph can capture the call.
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes
     thread: safe
     source: as flp.distill_loss, over the whole vocabulary
@@ -181,10 +184,11 @@ def explain_divergence(hidden: Tensor, weight: Tensor, teacher_hidden: Tensor, t
     """Reports what the same call of flp.divergence or flp.divergence_loss would run over all its rows -> PlanInfo;
     computes nothing.
 
-    Its forward is that of flp.divergence, its backward the gradients of operands that require them, which make the
-    scores anew; its step is flp.divergence_loss. Each has mode, "diverge" of kernels or "torch"; products; bytes beyond
-    results; and of kernels the rows whose scores, and whose gradient, a chunk holds (chunk_rows, gradient_rows), and
-    how many chunks there are. All arguments are those of flp.divergence, of which the others change nothing here.
+    Its forward and backward are those of flp.divergence with gradients of operands that require them; its step is
+    flp.divergence_loss. Each has mode, "diverge" of kernels or "torch"; products; bytes beyond results; and of kernels
+    the rows whose scores, and whose gradient, a chunk holds (chunk_rows, gradient_rows), and how many chunks there are;
+    forward saved_bytes, if it keeps any. All arguments are those of flp.divergence, of which the others change nothing
+    here.
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes
     """
     pair = Pair("flp.explain_divergence", kind, None, (hidden, weight, bias),

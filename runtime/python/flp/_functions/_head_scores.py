@@ -1,7 +1,7 @@
 """Raw scores of one head, some rows at a time: hidden·weightᵀ + bias, of operands as they are, summed in float32.
 
 A forward pass that stores them (flp_spec.raw_scores) makes them, and their log-sum-exps: a row's bits depend on the row
-alone. Products with their gradient are torch's.
+alone.
 """
 import copy
 
@@ -10,8 +10,6 @@ import torch
 from .._library import _c, _plans
 from .._passes import _run
 from .._tensors._operands import Operands
-
-BLOCK_ELEMENTS = 16 << 20  # of a matrix that is widened at a time, where torch does not take it as it is
 
 
 class HeadScores:
@@ -69,44 +67,3 @@ def plan_of_scores(ops, settings):
 def _is_normal(number):
     """Whether libflp takes it as a scale."""
     return number == 0 or torch.finfo(torch.float32).tiny <= abs(number) <= torch.finfo(torch.float32).max
-
-
-# ---- products ----
-
-def product(a, b, out, adds=False):
-    """a·b in float32, of operands as they are, into out; added to what is there, if adds."""
-    if a.dtype is not torch.float32 and _takes_halves(a.device):
-        return torch.addmm(out, a, b, out_dtype=torch.float32, beta=float(adds), out=out)
-    if not adds:
-        out.zero_()
-    if a.numel() > b.numel():
-        b = b.float()
-        for part in _parts(a.shape[0], a.shape[1]):
-            out[part].addmm_(a[part].float(), b)
-    else:
-        a = a.float()
-        for part in _parts(b.shape[1], b.shape[0]):
-            out[:, part].addmm_(a, b[:, part].float())
-    return out
-
-
-def _parts(count, depth):
-    step = max(1, BLOCK_ELEMENTS // max(1, depth))
-    return [slice(first, first + step) for first in range(0, count, step)]
-
-
-_halves = {}  # by device
-
-
-def _takes_halves(device):
-    """Whether torch multiplies 16-bit matrices into float32: from release 2.8 on, on a GPU."""
-    if device not in _halves:
-        one = torch.ones((8, 8), dtype=torch.bfloat16, device=device)
-        try:
-            torch.addmm(one.float(), one, one, out_dtype=torch.float32)
-            _halves[device] = True
-        except (TypeError, RuntimeError, NotImplementedError):
-            _halves[device] = False
-    return _halves[device]
-
-

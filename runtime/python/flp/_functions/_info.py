@@ -14,10 +14,7 @@ from .._passes import _run
 from .._tensors import _check
 from .._tensors._call import Call
 from .._tensors._compile import outside_graphs
-from .._tensors._operands import Operands, grads_of
-
-# Gradients that are matrix products.
-PRODUCTS_OF = _c.GRAD_HIDDEN | _c.GRAD_WEIGHT
+from .._tensors._operands import OF_PRODUCTS, Operands, grads_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +44,7 @@ def _layout(plan, which, n, budget, list_count):
         return {"mode": "torch", "products": 0, "bytes": size}
     passes = {_c.PASS_FORWARD: 1}
     if plan.key.grads:
-        passes[_c.PASS_BACKWARD] = 1 + bin(plan.key.grads & PRODUCTS_OF).count("1")
+        passes[_c.PASS_BACKWARD] = 1 + bin(plan.key.grads & OF_PRODUCTS).count("1")
     passes = passes if which == _c.PASS_STEP else {which: passes[which]}
     sizes = [_eager_torch.workspace_bytes(plan, each, n, plan.key.hidden, budget) for each in passes]
     return {"mode": "torch", "products": sum(passes.values()), "bytes": max(sizes)}

@@ -4,12 +4,13 @@ Invariants: the teacher is a constant; a failure names the field, its value and 
 """
 from __future__ import annotations
 
+import copy
 import functools
 
 import torch
 
 from .._eager import _eager_divergence
-from .._library import _plans
+from .._library import _c, _divergences, _plans
 from .._passes import _autograd, _run, _watch
 from .._tensors import _check
 from .._tensors._call import Call
@@ -20,7 +21,6 @@ from ._head_scores import plan_of_scores
 from ._kinds import Divergence, Kind
 
 INSTEAD = "torch.autograd, or under torch.func.grad losses of scores that exist"
-WITHOUT_REST = ("forward_kl", "lk")  # kinds that are infinite where p > 0 and q = 0
 
 
 class Pair:
@@ -68,7 +68,7 @@ class Pair:
     def _take_part(self, ids, renormalise, weight):
         """Makes the teacher's head one of the student's tokens."""
         _check_ids(ids, weight, self.teacher.operands["weight"])
-        if not renormalise and self.kind in WITHOUT_REST:
+        if not renormalise and self.kind in _divergences.WITHOUT_REST:
             _check.refuse(ValueError, "renormalise", renormalise, "True with %s, which is infinite where the student "
                           "lacks a token" % self.kind)
         rows = self.teacher.operands
@@ -101,15 +101,15 @@ class Pair:
                       (("student", student, self.student), ("teacher", teacher, self.teacher))]
         if plan is not None and problem.whole is not None:
             texts.append("all of the teacher's scores: " + _diverge_rest.plan_of_whole(problem).describe())
-        forward = _diverge.layout_of(plan, problem, 0)
-        trained = _diverge.layout_of(plan, problem, self.student.grads) if self.student.grads else {}
-        return "\n".join(texts), run, (forward, trained, trained)
+        kept = _diverge.way_of(plan, problem, self.student.grads)
+        return "\n".join(texts), run, _diverge.layouts_of(plan, problem, self.student.grads, kept)
 
     @property
     def run(self):
         """A function of tensors() -> the Divergence of flattened rows, and the gradients of hidden, weight and bias,
         None where they are not in the mask grads. upstream: (N) float32 that each row's value is multiplied by in
-        them; beside: a _beside.Beside, or None"""
+        them; beside: a _beside.Beside, or None. With keeps, the mask of a later call, the second are tensors of which
+        that makes its gradients, where they are its kept"""
         return functools.partial(_run_pair, self.student.settings, self.teacher.settings, self.program,
                                  self.given, self.of, self.shared, self.every, self.student.grads)
 
@@ -127,30 +127,58 @@ def _problem_of(student_settings, teacher_settings, of, shared, every, tensors):
 
 
 def _run_pair(student_settings, teacher_settings, program, given, of, shared, every, all_grads, *tensors,
-              upstream=None, grads=0, counts=True, beside=None):
+              upstream=None, grads=0, counts=True, beside=None, keeps=0, kept=()):
     with torch.no_grad():
         student, _, problem = _problem_of(student_settings, teacher_settings, of, shared, every, tensors)
         plan = _diverge.plan_of(problem, program, all_grads)
+        gradients = _of_kept(problem, kept, upstream, grads) if kept else None
+        if gradients is not None:
+            return None, gradients
+        way = _diverge.way_of(plan, problem, keeps)
+        if way is not None:
+            upstream, grads = torch.ones(len(student.hidden), device=student.hidden.device), keeps
+        if way == _diverge.HIDDEN:
+            problem = _wide(problem)
         if plan is not None:
-            found, gradients = _diverge.run(plan, problem, program, given, upstream, grads, counts, beside)
+            found, gradients = _diverge.run(plan, problem, program, given, upstream, grads, counts, beside,
+                                            keeps=way == _diverge.SCORES)
         else:
             plan = _run.torch_plan(student, student_settings)
             found, gradients = _eager_divergence.run(plan, problem, upstream, grads, counts, beside)
         _watch.told(_plans.rung_name(plan.rung), "diverge")
+        if keeps:
+            return Divergence(*found), () if way is None else gradients if way == _diverge.SCORES else gradients[:1]
         if shared is not None and gradients[0] is not None:
             gradients = (shared.reduced(gradients[0]).to(student.hidden.dtype), *gradients[1:])
     return Divergence(*found), gradients
 
 
+def _wide(problem):
+    settings = copy.copy(problem.student_settings)
+    settings.wide_grads |= _c.GRAD_HIDDEN
+    return problem._replace(student_settings=settings)
+
+
+def _of_kept(problem, kept, upstream, grads):
+    """The gradients of hidden, weight and bias of what run kept, or None."""
+    if len(kept) > 1:
+        return _diverge.gradients_of_kept(problem, kept, upstream, grads)
+    pulls = upstream.unsqueeze(1)
+    return torch.where(pulls == 0, 0, pulls * kept[0]).to(problem.student.hidden.dtype), None, None
+
+
 class _ByRow(torch.autograd.Function):
-    """The rows of a Pair, whose backward pass makes the gradients. Takes its tensors, run, and the needs-grad mask"""
+    """The rows of a Pair, whose backward pass makes the gradients: of a frozen head from that of hidden, which forward
+    makes of upstream gradients of 1; else from those of all scores, if the budget has room for them, or anew. Takes its
+    tensors, run, and the needs-grad mask"""
 
     @staticmethod
     def forward(ctx, *arguments):
         *tensors, ctx.run, ctx.grads = arguments
-        ctx.save_for_backward(*tensors)
+        found, kept = ctx.run(*tensors, keeps=ctx.grads)
+        ctx.save_for_backward(*tensors, *kept)
+        ctx.tensors = len(tensors)
         ctx.set_materialize_grads(False)
-        found, _ = ctx.run(*tensors)
         ctx.mark_non_differentiable(*found[1:])
         return tuple(found)
 
@@ -160,7 +188,8 @@ class _ByRow(torch.autograd.Function):
         results, grads = (None,) * 3, _autograd.used_grads(ctx)
         if grads and grad_value is not None:
             results = _autograd.last_derivative(
-                lambda upstream, *saved: ctx.run(*saved, upstream=upstream, grads=grads, counts=False)[1],
+                lambda upstream, *saved: ctx.run(*saved[:ctx.tensors], upstream=upstream, grads=grads, counts=False,
+                                                 kept=saved[ctx.tensors:])[1],
                 grad_value, *ctx.saved_tensors, function="flp.divergence")
         return results + (None,) * (len(ctx.needs_input_grad) - len(results))
 

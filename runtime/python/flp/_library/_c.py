@@ -31,6 +31,7 @@ GRAD_HIDDEN, GRAD_WEIGHT, GRAD_BIAS, GRAD_LORA_A, GRAD_LORA_B = 1, 2, 4, 8, 16
 RUNG_AUTO, RUNG_TUNED, RUNG_HEURISTIC, RUNG_JIT, RUNG_GENERIC, RUNG_EAGER = range(6)
 DEVICE_HOST = -1
 PASS_FORWARD, PASS_COMBINE, PASS_BACKWARD, PASS_STEP, PASS_BACKWARD_SAVED, PASS_FORWARD_SAVED = 1, 2, 3, 4, 5, 6
+PASS_BACKWARD_GIVEN, SUMS_CONTINUE, SUMS_LEAVE = 7, 1, 2
 MODE_DIRECTION = 7
 LOSS_BYTES_MAX = 4096  # loss.h: capacity that always suffices for a loss program
 VECTORS_MAX, INPUTS_MAX = 8, 14
@@ -106,6 +107,7 @@ PROTOTYPES = {
     "flp_plan_layout": (c_int, [c_void_p, c_int, c_int64, c_uint64, POINTER(Layout)]),
     "flp_plan_layout_listed": (c_int, [c_void_p, c_int, c_int64, c_int64, c_uint64, POINTER(Layout)]),
     "flp_plan_saved": (c_int, [c_void_p, c_int64, c_uint64, POINTER(c_size_t)]),
+    "flp_plan_sums": (c_int, [c_void_p, POINTER(c_size_t)]),
     "flp_spec_saved": (c_int, [POINTER(Spec), c_int64, c_uint64, POINTER(c_size_t)]),
     "flp_execute": (c_int, [c_void_p, POINTER(Args)]),
     "flp_step": (c_int, [c_void_p, POINTER(Args)]),

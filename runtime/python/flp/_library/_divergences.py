@@ -12,6 +12,7 @@ from ._numbers import number_of, refuse, refuse_type
 OPTIONS = {"forward_kl": {}, "reverse_kl": {}, "jsd": {"mix": 0.5}, "skew_kl": {"skew": 0.1}, "total_variation": {},
            "lk": {"decay": 3.0}, "neg_log_acceptance": {"acceptance_min": 1e-30}}
 KINDS = ", ".join(OPTIONS) + ", or the path of a loss over targets, *" + _programs.FILE
+WITHOUT_REST = "forward_kl", "lk"  # kinds that are infinite where p > 0 and q = 0
 OTHERS = ("entropy", "acceptance", "agreement")  # metrics beside the divergence
 OF_COLUMNS = {"target_logprob", "teacher_logprob", "weight"}  # what a loss over all columns may read
 STATE, VALUES = 64, 6  # of a row, as flp_diverge_args has them
@@ -21,6 +22,8 @@ PANELS = 256, 128  # rows that a forward pass takes together, on Hopper and else
 # Rows: whose scores are held at a time, as more would not stay near the caches; with a gradient for each of these, at
 # least: products that sum over more rows read and write what they add to less often
 SCORES_MOST, GRADIENTS_EACH = 1024, 2
+LEAST_BESIDE = 2 * PANELS[0]  # scores held where more of them would take memory from gradients
+WAVE_ELEMENTS = 1 << 22  # of the gradient of hidden that products fill a Hopper GPU with once
 FP16_TOP = 16.0  # what the upstream gradient of a row becomes where dx is float16, which holds 6e-8 to 65504
 
 # A kind's program and {option: its default}.
@@ -79,27 +82,47 @@ def width_of(vocab):
     return -(-vocab // VECTOR) * VECTOR
 
 
-def bytes_of(vocab, depths, element, grads, sum_rows):
+def bytes_of(vocab, hidden_bytes, element, grads, sums):
     """Bytes that a call takes beyond what it gives: at once, and for each row whose scores, and whose gradient of
-    them, it holds. depths: of both heads' operands; element: bytes of one of the student's; grads: the mask; sum_rows:
-    how many rows of the weight's gradient have a sum of float32 of their own"""
+    them, it holds. hidden_bytes: of a row of each head's hidden states, the student's first; element: bytes of one of
+    these; grads: the mask; sums: bytes of sums of the weight's gradient"""
     width = width_of(vocab)
-    fixed = 4 * sum_rows * depths[0] if grads & _c.GRAD_WEIGHT else 0
-    return fixed, 8 * width + 256 + 8 * (STATE + sum(depths)), element * width if grads else 0
+    of_scores = 8 * width + 256 + 8 * STATE + 2 * sum(hidden_bytes)
+    return sums, of_scores, element * width + 3 * hidden_bytes[0] + 64 if grads else 0
 
 
-def rows_of_chunk(budget, bytes_of_call, rows, at_once=False, most=SCORES_MOST):
+def rows_of_chunk(budget, bytes_of_call, rows, at_once=False, most=SCORES_MOST, wave=0):
     """-> how many of a call's rows have their scores held, at most so many, and how many their gradient, for products
-    with it. at_once: as many. Panels of a forward pass are whole, where there is room for one"""
+    with it. at_once: as many, as no sum is the better for more of them. Panels of a forward pass are whole, where there
+    is room for one, and so are waves of rows of products, 0 for none"""
     fixed, of_scores, of_gradient = bytes_of_call
     each = 1 if at_once else GRADIENTS_EACH
     held = _whole((budget - fixed) // (of_scores + each * of_gradient)) or \
         _whole((budget - fixed) // (of_scores + of_gradient)) or 1
     held = min(rows, held, most)
-    if at_once or not of_gradient:
-        return held, held
-    more = max(held, min(rows, (budget - fixed - held * of_scores) // of_gradient))
-    return held, rows if more == rows else more // held * held
+    more = max(held, min(rows, (budget - fixed - held * of_scores) // of_gradient)) if of_gradient else held
+    waves = (budget - fixed - min(held, LEAST_BESIDE) * of_scores) // of_gradient // wave if wave and of_gradient else 0
+    if more < rows and waves:
+        waves = min(waves, -(-held // wave)) if at_once else waves
+        room = _whole((budget - fixed - waves * wave * of_gradient) // of_scores)
+        return min(most, waves * wave, room), min(rows, waves * wave)
+    if at_once or more == rows:
+        return held, held if at_once else rows
+    return held, more // held * held
+
+
+def wave_of(depth, is_alone):
+    """Rows of hidden states of a depth whose gradients are a wave of products. is_alone: beside none of the weight,
+    where half tiles are a wave too"""
+    return max(1, (WAVE_ELEMENTS >> is_alone) // depth // PANELS[0]) * PANELS[0]
+
+
+def rows_beside(budget, bytes_of_call, rows):
+    """-> how many of a call's rows have their scores held where the gradients of all of them are kept; 0: the budget
+    has no room."""
+    fixed, of_scores, of_gradient = bytes_of_call
+    held = min(rows, _whole(max(0, budget - fixed - rows * of_gradient) // of_scores), SCORES_MOST)
+    return held if held >= min(rows, PANELS[-1]) else 0
 
 
 def _whole(rows):

@@ -80,6 +80,10 @@ class Plan:
         return _remembered(self._sizes, ("saved", n, budget), lambda: 0 if self.handle is None else _saved(
             "flp_plan_saved", self.handle, n, budget))
 
+    def sums_bytes(self):
+        """Bytes of flp_args.sums."""
+        return _remembered(self._sizes, ("sums",), lambda: _saved("flp_plan_sums", self.handle))
+
     def execute(self, args, function="flp_execute"):
         """Enqueues one pass, by a function of libflp: flp_execute, flp_step, flp_select, flp_scale or
         flp_diverge."""
@@ -179,9 +183,9 @@ def _remembered(sizes, wanted, find):
     return found
 
 
-def _saved(function, of, n, budget):
+def _saved(function, of, *numbers):
     found = ctypes.c_size_t()
-    _c.call(function, of, n, budget, ctypes.byref(found))
+    _c.call(function, of, *numbers, ctypes.byref(found))
     return found.value
 
 

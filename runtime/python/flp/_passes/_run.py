@@ -249,7 +249,9 @@ def keep_budget(settings):
 
 def enqueue(plan, which, n, device, settings, fields):
     """Fills flp_args with what every pass has and the pass's own fields, tensors by address, and executes it."""
-    if fields.get("saved") is not None:
+    if fields.get("grad_raw_scores") is not None:
+        size = plan.workspace_bytes(_c.PASS_BACKWARD_GIVEN, n, settings.budget)
+    elif fields.get("saved") is not None:
         size = plan.workspace_bytes(SAVED_PASSES[which], n, keep_budget(settings))
     else:
         size = plan.workspace_bytes(which, n, settings.budget, fields.get("list_count"))

@@ -17,6 +17,7 @@ OPERANDS = ("hidden", "weight", "bias", "target", "temperature_rows", "rows", "l
 OF_HEAD = {"hidden": _c.GRAD_HIDDEN, "weight": _c.GRAD_WEIGHT, "bias": _c.GRAD_BIAS}
 GRADIENTS = {**OF_HEAD, "lora_a": _c.GRAD_LORA_A, "lora_b": _c.GRAD_LORA_B}
 ADAPTER = (_c.GRAD_LORA_A, _c.GRAD_LORA_B)
+OF_PRODUCTS = _c.GRAD_HIDDEN | _c.GRAD_WEIGHT  # gradients that are matrix products
 
 
 def grads_of(names):
