@@ -12,8 +12,7 @@ from flp_cases import CASES, SHARE, upstream_of
 from flp_problem import Problem
 
 FORMS = "linear_logprob", "cross_entropy", "policy_loss", "divergence"  # functions that flp.jax has too
-ROWS = [row for row in CASES if row.function in FORMS and "float32 adapter" not in row.edges
-        and ("teacher_ids" not in row.options or row.options.get("renormalise"))]  # other tokens flp.jax refuses
+ROWS = [row for row in CASES if row.function in FORMS and "float32 adapter" not in row.edges]
 
 
 def share_of(row):

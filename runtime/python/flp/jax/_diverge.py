@@ -1,8 +1,8 @@
 """Divergences of two heads in chunks of rows, of which XLA makes the products and flp_diverge all that is of scores.
 
-The formulas are those of flp.divergence on kernels (_functions/_diverge.py). What is kept for the backward pass is the
-operands, so it makes the scores again. Rows that count come first, and chunks end with them: no other row reaches a
-product.
+The formulas are those of flp.divergence on kernels (_functions/_diverge.py). Tokens of the teacher that the student
+lacks are one more column, of no share for the student. What is kept for the backward pass is the operands, so it makes
+the scores again. Rows that count come first, and chunks end with them: no other row reaches a product.
 """
 import collections
 import ctypes
@@ -15,11 +15,12 @@ from jax.interpreters import ad, batching, mlir
 
 from .. import errors
 from .._library import _c, _divergences, _numbers
-from .._library._divergences import FP16_TOP, VALUES
+from .._library._divergences import FP16_TOP, VALUES, VECTOR
 from . import _call, _library, _logprob, _shards
 
 NAMES = {"hidden": _c.GRAD_HIDDEN, "weight": _c.GRAD_WEIGHT, "bias": _c.GRAD_BIAS}
 TEACHER = "teacher_"  # before names of its operands
+IDS = "ids"  # the operand that says which of the teacher's tokens are the student's, where it has others
 
 # Of one head: what raw scores are multiplied by, but for temperatures of rows, or with a softcap their tanh; what is
 # within that tanh, or None.
@@ -122,9 +123,13 @@ def _like(array, fill, shape, dtype):
 def _chunk_of(call, operands, grads):
     """Rows of a chunk. grads: the mask. error: BudgetError"""
     (n, depth), (vocab, _) = operands["hidden"].shape, operands["weight"].shape
-    element = operands["hidden"].dtype.itemsize
-    of_call = _divergences.bytes_of(vocab, (depth, operands[TEACHER + "hidden"].shape[1]), element, grads,
-                                    0 if operands["weight"].dtype == jnp.float32 else vocab)
+    heads = operands["hidden"], operands[TEACHER + "hidden"]
+    is_summed = grads & _c.GRAD_WEIGHT and operands["weight"].dtype != jnp.float32
+    of_call = _divergences.bytes_of(vocab, [hidden.shape[1] * hidden.dtype.itemsize for hidden in heads],
+                                    heads[0].dtype.itemsize, grads, 4 * vocab * depth if is_summed else 0)
+    if IDS in operands:
+        fixed, of_scores, of_gradient = of_call
+        of_call = fixed, of_scores + 12 * len(operands[TEACHER + "weight"]), of_gradient
     if sum(of_call) > call.budget:
         _divergences.refuse_budget(call.budget, sum(of_call), n, vocab)
     return max(1, _divergences.rows_of_chunk(call.budget, of_call, n, True)[0])
@@ -151,14 +156,41 @@ def _scores(head, operands, name, rows):
     return x, jnp.float32(head.unit) / _taken(temperatures, rows, 1)
 
 
+def _with_rest(x, unit, y, of_teacher, ids):
+    """Scores and units of the student's tokens and one more, all others of the teacher's, behind which none stands; and
+    whether both have the same best token, (n). x: (n,V); y: (n,U), of which ids (V) are the student's"""
+    def at(value, units):  # what score a value over T is
+        return jnp.where(jnp.isinf(value), value * jnp.sign(units), value / units)
+
+    # a unit of 0 makes all scores 0
+    (x, unit), (y, of_teacher) = (
+        (jnp.where(units[:, None] == 0, 0, scores), jnp.where(units == 0, 1, units))
+        for scores, units in ((x, unit), (y, of_teacher)))
+    t = y * of_teacher[:, None]
+    is_own = jnp.zeros(y.shape[1], bool).at[ids].set(True)
+    rest = jax.nn.logsumexp(jnp.where(is_own, -jnp.inf, t), axis=1)
+    same = t.argmax(1) == ids[(x * unit[:, None]).argmax(1)]
+    nothing = jnp.full((len(x), -x.shape[1] % VECTOR or VECTOR), -jnp.inf)
+    own = jnp.take(y, ids, 1, mode="fill", fill_value=jnp.nan)
+    x, y = (jnp.concatenate([scores, at(more, units[:, None])], 1) for scores, more, units in (
+        (x, nothing, unit), (own, nothing.at[:, 0].set(rest), of_teacher)))
+    return x, unit, y, of_teacher, same
+
+
 def _diverge(call, operands, rows, upstream=None):
     """-> values of some rows, or of their upstream gradients the gradient of raw scores."""
     (x, unit), (y, of_teacher) = (_scores(head, operands, name, rows)
                                   for head, name in ((call.student, ""), (call.teacher, TEACHER)))
     launch = Launch(call.loss, call.numbers, operands["hidden"].dtype, "values" if upstream is None else "grad_scores")
+    own, same, is_flat = x, None, unit == 0
+    if IDS in operands:
+        x, unit, y, of_teacher, same = _with_rest(x, unit, y, of_teacher, operands[IDS])
     if upstream is None:
-        return primitive.bind(x, y, unit, of_teacher, call=launch)
+        values = primitive.bind(x, y, unit, of_teacher, call=launch)
+        return values if same is None else values.at[:, -1].set(same & ~jnp.isnan(values[:, 0]))
     dx = primitive.bind(x, y, unit, of_teacher, _taken(upstream, rows), call=launch)
+    if same is not None:
+        x, dx = own, jnp.where(is_flat[:, None], 0, dx[:, :own.shape[1]])
     return dx if call.student.cap_in is None else (dx.astype(jnp.float32) * (1 - x * x)).astype(dx.dtype)
 
 

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy
 
-from .. import errors
 from .._library import _c, _divergences, _numbers, _plans
 from .._library._numbers import refuse, refuse_dtype, refuse_shape, refuse_type
 from . import _call, _checks, _diverge, _logprob
@@ -34,9 +33,10 @@ def divergence(hidden, weight, teacher_hidden, teacher_weight, kind="reverse_kl"
     teacher_hidden   (..., E) of as many rows, of any of these dtypes; E a multiple of 8
     teacher_weight   (V, E) of teacher_hidden's dtype; may be weight itself. teacher_bias (V) of it, or None
     kind, parameters as of flp.divergence: a built-in name and its numbers, or the path of a loss over targets, *.lua
-    teacher_ids      (V) int32 or int64 with renormalise=True, or None: the row of teacher_weight (U, E) that is each
-                     token of the student, each once; the teacher's distribution is one over these. Where jit traces
-                     the ids nothing checks them, and one outside of U makes every row NaN
+    teacher_ids, renormalise
+                     as of flp.divergence: (V) int32 or int64, the row of teacher_weight (U, E) that is each token of
+                     the student, each once, or None. Where jit traces the ids nothing checks them, and one outside of
+                     U makes every row NaN
     mask             (...) bool or numbers 0 and 1: the rows that count; None: all. Others give 0 and cost no work,
                      whatever they hold
     temperature, teacher_temperature
@@ -45,8 +45,9 @@ def divergence(hidden, weight, teacher_hidden, teacher_weight, kind="reverse_kl"
     softcap, scale   as in flp.jax.linear_logprob, of the student; teacher_softcap, teacher_scale of the teacher
     budget           bytes, or "64M", of workspace in each pass; None: FLP_BUDGET, else that of a pass with gradients on
                      JAX's default device. A chunk of rows takes 8 bytes a row and token of V, with gradients 2 or 4
-                     more; a trained head of 16 bits 4 an element. What XLA copies beside it, such as a 16-bit weight
-                     that the CPU widens, does not count; under vmap each of a batch has a chunk
+                     more, without renormalise 12 a token of U; a trained head of 16 bits 4 an element. What XLA copies
+                     beside it, such as a 16-bit weight that the CPU widens, does not count; under vmap each of a batch
+                     has a chunk
 
     Returns a Divergence: value, lse, teacher_lse and entropy float32 in nats, acceptance float32, agrees bool.
     Gradients of value reach hidden, weight and bias where they are differentiated, once; the teacher is a constant,
@@ -66,12 +67,18 @@ def divergence(hidden, weight, teacher_hidden, teacher_weight, kind="reverse_kl"
     given = _divergences.given_of(kind, own, parameters or {})
     student, operands, lead = _head(hidden, weight, bias, temperature, softcap, scale)
     temperature = temperature if teacher_temperature is None else teacher_temperature
-    teacher_weight, teacher_bias = _of_student(teacher_ids, renormalise, operands["weight"], teacher_weight,
-                                               teacher_bias)
+    ids = _ids_of(teacher_ids, renormalise, kind, operands["weight"], teacher_weight)
+    if ids is not None and renormalise:
+        teacher_weight, teacher_bias = (
+            None if each is None else _diverge._taken(_checks._array_of(_diverge.TEACHER + name, each), ids, jnp.nan)
+            for name, each in (("weight", teacher_weight), ("bias", teacher_bias)))
+        ids = None
     with _numbers.renaming(lambda name: _diverge.TEACHER + name):
         teacher, others, _ = _head(teacher_hidden, teacher_weight, teacher_bias, temperature, teacher_softcap,
                                    teacher_scale, lead)
-    _check_sizes(operands, others)
+    _check_sizes(operands, others, ids)
+    if ids is not None:
+        operands[_diverge.IDS] = ids
     operands.update((_diverge.TEACHER + name, jax.lax.stop_gradient(array) if name != "temperature_rows" else array)
                     for name, array in others.items())
     if mask is not None:
@@ -99,29 +106,31 @@ def _head(hidden, weight, bias, temperature, softcap, scale, lead=None):
     return _diverge.Head(unit, fields["scale"] / fields["softcap"] if fields["softcap"] else None), operands, lead
 
 
-def _check_sizes(operands, others):
+def _check_sizes(operands, others, ids):
     for field, each in (("hidden", operands["hidden"]), (_diverge.TEACHER + "hidden", others["hidden"])):
         if each.shape[-1] % 8 or not each.shape[-1]:
             refuse_shape(field, each, "(..., D), D a multiple of 8")
     vocab = len(operands["weight"])
     if vocab < 2:
         refuse_shape("weight", operands["weight"], "(V, D), V at least 2")
-    if len(others["weight"]) != vocab:
+    if ids is None and len(others["weight"]) != vocab:
         refuse_shape("teacher_weight", others["weight"], "(%d, E), as weight has %d rows, or teacher_ids" %
                      (vocab, vocab))
 
 
-def _of_student(ids, renormalise, weight, teacher_weight, teacher_bias):
-    """The teacher's weight and bias, of the student's tokens where there are ids."""
+def _ids_of(ids, renormalise, kind, weight, teacher_weight):
+    """teacher_ids, checked, of which those outside of the teacher's tokens are beyond the last; or None."""
     if not isinstance(renormalise, bool):
         refuse_type("renormalise", renormalise, "True or False")
     if ids is None:
         if renormalise:
             refuse(ValueError, "renormalise", True, "False without teacher_ids")
-        return teacher_weight, teacher_bias
-    if not renormalise:
-        raise errors.UnsupportedError("flp.jax.divergence has no teacher_ids without renormalise: flp_diverge compares "
-                                      "rows of the same tokens (accepted: renormalise=True)")
+        return None
+    if not renormalise and kind in _divergences.WITHOUT_REST:
+        refuse(ValueError, "renormalise", renormalise, "True with %s, which is infinite where the student lacks a "
+               "token" % kind)
+    if not renormalise and kind not in _divergences.OPTIONS:
+        refuse(ValueError, "renormalise", renormalise, "True with a kind of a file")
     ids = _checks._array_of("teacher_ids", ids)
     if ids.dtype not in _call.TARGET_DTYPES:
         refuse_dtype("teacher_ids", ids, ", ".join(map(str, _call.TARGET_DTYPES)))
@@ -130,10 +139,7 @@ def _of_student(ids, renormalise, weight, teacher_weight, teacher_bias):
     rows = _checks._array_of("teacher_weight", teacher_weight)
     if not isinstance(ids, jax.core.Tracer):
         _check_ids(numpy.asarray(ids), len(rows))
-    ids = jnp.where(ids < 0, len(rows), ids)
-    return tuple(None if each is None else _diverge._taken(each, ids, jnp.nan)
-                 for each in (rows, teacher_bias if teacher_bias is None else
-                              _checks._array_of("teacher_bias", teacher_bias)))
+    return jnp.where(ids < 0, len(rows), ids)
 
 
 def _check_ids(ids, count):
