@@ -38,8 +38,7 @@ class Beside:
                                [None if values is None else values[rows] for values in self.loss.tensors()])
         stats = torch.stack([lse / _eager_torch.LN2, torch.zeros_like(lse)], 1)
         every = torch.ones((len(rows), 1), dtype=torch.bool, device=lse.device)
-        upstream = _eager_step.evaluate(loss, part, stats, None, every, every[:, 0].clone(), ~every[:, 0],
-                                        self.wants_gradients)
+        upstream = _eager_step.evaluate(loss, part, stats, None, every, None, None, self.wants_gradients)
         whole.loss[rows], whole.metrics[:, rows] = part.loss, part.metrics
         whole.logprob[rows], whole.entropy[rows] = part.logprob, part.entropy
         if upstream is None:

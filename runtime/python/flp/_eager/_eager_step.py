@@ -29,23 +29,26 @@ VALUES = {
     MAX: torch.maximum, CLAMP: lambda a, low, high: torch.minimum(torch.maximum(a, low), high), LT: torch.lt,
     LE: torch.le, EQ: torch.eq, AND: torch.logical_and, OR: torch.logical_or, NOT: torch.logical_not, WHERE: torch.where}
 
-# ∂y/∂operand of y = op(...), an operand each; what is not here has none.
+# ∂y/∂operand of y = op(...), a function for each operand, ONE where it is 1, None where there is none; what is not here
+# has none.
+ONE = 1
 PARTIALS = {
-    NEG: lambda y, a: (-torch.ones_like(a),),
-    ABS: lambda y, a: ((a > 0).double() - (a < 0).double(),),
-    EXP: lambda y, a: (y,),
-    EXPM1: lambda y, a: (y + 1,),
-    LOG: lambda y, a: (1 / a,),
-    SQRT: lambda y, a: (0.5 / y,),
-    ADD: lambda y, a, b: (torch.ones_like(y), torch.ones_like(y)),
-    SUB: lambda y, a, b: (torch.ones_like(y), -torch.ones_like(y)),
-    MUL: lambda y, a, b: (b, a),
-    DIV: lambda y, a, b: (1 / b, -y / b),
-    MIN: lambda y, a, b: (_share(a > b, a == b), _share(b > a, a == b)),
-    MAX: lambda y, a, b: (_share(a < b, a == b), _share(b < a, a == b)),
-    CLAMP: lambda y, a, low, high: (((a >= low) & (a <= high)).double(), ((a < low) & (low < high)).double(),
-                                    ((a > high) | (high < low)).double()),
-    WHERE: lambda y, holds, a, b: (holds.double(), (~holds).double())}  # of its last two
+    NEG: (lambda y, a: -1.0,),
+    ABS: (lambda y, a: (a > 0).double() - (a < 0).double(),),
+    EXP: (lambda y, a: y,),
+    EXPM1: (lambda y, a: y + 1,),
+    LOG: (lambda y, a: 1 / a,),
+    SQRT: (lambda y, a: 0.5 / y,),
+    ADD: (ONE, ONE),
+    SUB: (ONE, lambda y, a, b: -1.0),
+    MUL: (lambda y, a, b: b, lambda y, a, b: a),
+    DIV: (lambda y, a, b: 1 / b, lambda y, a, b: -y / b),
+    MIN: (lambda y, a, b: _share(a > b, a == b), lambda y, a, b: _share(b > a, a == b)),
+    MAX: (lambda y, a, b: _share(a < b, a == b), lambda y, a, b: _share(b < a, a == b)),
+    CLAMP: (lambda y, a, low, high: ((a >= low) & (a <= high)).double(),
+            lambda y, a, low, high: ((a < low) & (low < high)).double(),
+            lambda y, a, low, high: ((a > high) | (high < low)).double()),
+    WHERE: (None, lambda y, holds, a, b: holds.double(), lambda y, holds, a, b: (~holds).double())}
 MASKS = (MIN, MAX, CLAMP, WHERE, SUM)  # a partial of 0 leaves the operand out, whose own derivatives may be infinite
 
 
@@ -54,8 +57,10 @@ def _share(loses, ties):
     return (1 - 0.5 * ties.double()).masked_fill(loses, 0)
 
 
-# nodes: [(op, operands)]; loss and metrics are nodes.
-Program = collections.namedtuple("Program", "constants nodes loss metrics")
+# nodes: [(op, operands)], operands of an inner node nodes; loss and metrics are nodes; moves: of each node whether a
+# derivative is asked for by what it reads
+Program = collections.namedtuple("Program", "constants nodes loss metrics moves")
+ASKED = LOGPROB, ENTROPY, TARGET_LOGPROB, LSE, MEAN_SCORE
 HEAD = struct.Struct("<4sII%ds6I" % _c.TITLE_BYTES)  # runtime/loss/bytes.c
 
 
@@ -69,7 +74,12 @@ def program_of(data):
     numbers = struct.unpack_from("<%dd" % constants, data, at)
     words = list(struct.iter_unpack("<4H", data[at + 8 * constants:at + 8 * (constants + nodes)]))
     named = struct.iter_unpack("<%dsI" % _c.NAME_BYTES, data[at + 8 * (constants + nodes):])
-    return Program(numbers, [(word[0], word[1:]) for word in words], loss, [node for _, node in named])
+    nodes = [(op, operands[:arity(op)]) for op, *operands in words]
+    moves = []
+    for op, operands in nodes:
+        is_inner = op not in (CONSTANT, INPUT, PARAMETER, DETACH)
+        moves.append(is_inner and any(moves[each] for each in operands) or op == INPUT and operands[0] in ASKED)
+    return Program(numbers, nodes, loss, [node for _, node in named], moves)
 
 
 def arity(op):
@@ -90,32 +100,47 @@ def values_of(program, inputs, parameters, counted):
         elif op == SUM:
             value = values[operands[0]].masked_fill(~counted, 0).sum(1, keepdim=True)
         else:
-            value = VALUES[op](*(values[operand] for operand in operands[:arity(op)]))
+            value = VALUES[op](*(values[operand] for operand in operands))
         values.append(value)
     return values
 
 
 def derivatives_of(program, values, counted):
-    """The derivatives of the loss by its inputs, {flp_loss_input: (N,1) or (N,K) float64}"""
-    whole = torch.ones_like(values[program.loss])
-    found, upstream = {}, {program.loss: (whole, whole != 0)}
+    """The derivatives of the loss by those of its inputs that are asked for, {flp_loss_input: (N,1) or (N,K)
+    float64}"""
+    partials_of = {**PARTIALS, SUM: (lambda y, a: counted.double(),)}
+    found = {}
+    upstream = {program.loss: (torch.ones_like(values[program.loss]), None)}  # of nodes, and where it counts; None: all
     for at in range(program.loss, -1, -1):
         if at not in upstream:
             continue
         (op, operands), (own, is_reached) = program.nodes[at], upstream[at]
         if op == INPUT:
             found[operands[0]] = own
-        partials = (counted.double(),) if op == SUM else \
-            PARTIALS[op](values[at], *(values[operand] for operand in operands[:arity(op)])) if op in PARTIALS else ()
-        for operand, partial in zip(operands[1:] if op == WHERE else operands, partials):
-            reaches = is_reached & (partial != 0) if op in MASKS else is_reached
-            added = (own * partial).masked_fill(~reaches, 0)
-            reaches = reaches.expand_as(added)
-            if values[operand].shape[1] == 1:
-                added, reaches = added.sum(1, keepdim=True), reaches.any(1, keepdim=True)
-            others = upstream.get(operand)
-            upstream[operand] = (added, reaches) if others is None else (added + others[0], reaches | others[1])
+        for operand, partial_of in zip(operands, partials_of.get(op, ())):
+            if partial_of is None or not program.moves[operand]:
+                continue
+            added, reaches = own, is_reached
+            if partial_of is not ONE:
+                partial = partial_of(values[at], *(values[each] for each in operands))
+                added = own * partial
+            if op in MASKS:
+                reaches = _both(torch.logical_and, reaches, partial != 0)
+            if reaches is not None:
+                reaches = reaches.expand_as(added)
+                added = torch.where(reaches, added, 0)
+            if values[operand].shape[1] < added.shape[1]:
+                added = added.sum(1, keepdim=True)
+                reaches = reaches if reaches is None else reaches.any(1, keepdim=True)
+            if operand in upstream:
+                others, where = upstream[operand]
+                added, reaches = added + others, None if reaches is None or where is None else reaches | where
+            upstream[operand] = added, reaches
     return found
+
+
+def _both(of, one, other):
+    return other if one is None else of(one, other)
 
 
 def run(plan, ops, settings, loss, out, made):
@@ -136,14 +161,17 @@ def run(plan, ops, settings, loss, out, made):
 def evaluate(loss, out, stats, mean, counted, has_loss, bad, wants_gradients):
     """Fills loss and metrics of out, whose logprob and entropy the program reads -> the upstream gradients that follow
     of logprob, entropy, lse and the mean of scores, None where it reads them not. has_loss, bad: (N) bool, rows that
-    may have a loss; that are NaN"""
+    may have a loss; that are NaN; None: all, and none"""
     program = program_of(loss.program.data)
     values = values_of(program, _inputs_of(loss, out, stats, mean), parameters_of(loss), counted)
     if loss.weight is not None:
-        has_loss &= loss.weight != 0
+        has_loss = _both(torch.logical_and, has_loss, loss.weight != 0)
 
     def rows_of(value, like=out.loss):
-        value = value.masked_fill(~has_loss[:, None], 0).masked_fill(bad[:, None], math.nan)
+        if has_loss is not None:
+            value = torch.where(has_loss[:, None], value, 0)
+        if bad is not None:
+            value = value.masked_fill(bad[:, None], math.nan)
         return value.expand(_eager_torch.by_row(like).shape).reshape(like.shape).float()
 
     out.loss.copy_(rows_of(values[program.loss]))
