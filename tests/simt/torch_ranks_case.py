@@ -13,7 +13,7 @@ from flp._library import _plans
 N, D, E, V, CUT, PADDING = 70, 24, 16, 331, 210, 5
 ROWS = {"temperature": torch.linspace(0.5, 2, N), "teacher_temperature": 1.5}
 OPTIONS = {"plain": {}, "scaled": {"scale": -0.6, "temperature": 0.7}, "rows": ROWS, "capped": {"softcap": 8.0},
-           "mask": {"mask": torch.arange(N) % 4 != 1}, "chunks": {"budget": 400_000}, "none on a rank": {}}
+           "mask": {"mask": torch.arange(N) % 4 != 1}, "frozen": {}, "chunks": {"budget": 400_000}, "none on a rank": {}}
 KINDS = "jsd", "reverse_kl", "lk", "total_variation"
 
 
@@ -40,21 +40,22 @@ def of_rank(given, rank):
     return cut, part
 
 
-def called(function, given, kind, options, **more):
-    leaves = {field: values.clone().requires_grad_("teacher" not in field) for field, values in given.items()}
+def called(function, given, kind, options, leaves, **more):
+    leaves = {field: values.clone().requires_grad_(field in leaves) for field, values in given.items()}
     names = ("hidden", "weight", "teacher_hidden", "teacher_weight")
     found = function(*(leaves[name] for name in names), kind, leaves["bias"], leaves["teacher_bias"], **options, **more)
     weights = torch.linspace(-1, 1, N)
     torch.where(found.value.isfinite(), found.value * weights, torch.zeros(())).sum().backward()
-    return [values.detach() for values in found], {name: leaves[name].grad for name in ("hidden", "weight", "bias")}
+    return [values.detach() for values in found], {name: leaf.grad for name, leaf in leaves.items() if leaf.requires_grad}
 
 
 def differences(rank, name, kind, dtype):
     given, options = operands(name, dtype), OPTIONS[name]
-    whole, whole_grads = called(flp.divergence, given, kind, options)
+    leaves = ("hidden",) if name == "frozen" else ("hidden", "weight", "bias")
+    whole, whole_grads = called(flp.divergence, given, kind, options, leaves)
     cut, part = of_rank(given, rank)
     place = {"vocab_offset": part.start, "vocab_valid": part.stop - part.start, "vocab_total": V}
-    found, grads = called(flp.parallel.divergence, cut, kind, options, **place)
+    found, grads = called(flp.parallel.divergence, cut, kind, options, leaves, **place)
     wrong = ["values %d: %.1e" % (at, (one - other).abs().max()) for at, (one, other) in enumerate(zip(whole, found))
              if not torch.allclose(one.float(), other.float(), rtol=1e-5, atol=2e-6, equal_nan=True)]
     for field, grad in grads.items():

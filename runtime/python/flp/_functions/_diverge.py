@@ -110,14 +110,14 @@ def run(plan, problem, program, given, upstream, grads, counts, beside=None, kee
 
 def way_of(plan, problem, grads):
     """What a forward pass keeps for these gradients: HIDDEN, of a frozen head the gradient of hidden for upstream
-    gradients of 1, (N,D) float32; SCORES, that of all scores, where there is room; or None, also of ranks, which would
-    sum it up twice. plan: None for torch operations"""
+    gradients of 1, (N,D) float32; SCORES, that of all scores, where there is room, of a whole head; or None. plan: None
+    for torch operations"""
     rows = len(problem.student.hidden)
-    if problem.group is not None or not rows or not grads:
+    if not rows or not grads:
         return None
     if grads == _c.GRAD_HIDDEN:
         return HIDDEN
-    if plan is None:
+    if plan is None or problem.group is not None:
         return None
     has_room = _divergences.rows_beside(_budget_of(plan, problem), _bytes_of(problem, grads), rows)
     return SCORES if has_room else None

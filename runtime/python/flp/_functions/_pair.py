@@ -131,26 +131,24 @@ def _run_pair(student_settings, teacher_settings, program, given, of, shared, ev
     with torch.no_grad():
         student, _, problem = _problem_of(student_settings, teacher_settings, of, shared, every, tensors)
         plan = _diverge.plan_of(problem, program, all_grads)
-        gradients = _of_kept(problem, kept, upstream, grads) if kept else None
-        if gradients is not None:
-            return None, gradients
         way = _diverge.way_of(plan, problem, keeps)
         if way is not None:
             upstream, grads = torch.ones(len(student.hidden), device=student.hidden.device), keeps
         if way == _diverge.HIDDEN:
             problem = _wide(problem)
-        if plan is not None:
+        run, found = plan or _run.torch_plan(student, student_settings), None
+        gradients = _of_kept(problem, kept, upstream, grads) if kept else None
+        if gradients is None and plan is not None:
             found, gradients = _diverge.run(plan, problem, program, given, upstream, grads, counts, beside,
                                             keeps=way == _diverge.SCORES)
-        else:
-            plan = _run.torch_plan(student, student_settings)
-            found, gradients = _eager_divergence.run(plan, problem, upstream, grads, counts, beside)
-        _watch.told(_plans.rung_name(plan.rung), "diverge")
+        elif gradients is None:
+            found, gradients = _eager_divergence.run(run, problem, upstream, grads, counts, beside)
+        _watch.told(_plans.rung_name(run.rung), "diverge")
         if keeps:
             return Divergence(*found), () if way is None else gradients if way == _diverge.SCORES else gradients[:1]
         if shared is not None and gradients[0] is not None:
             gradients = (shared.reduced(gradients[0]).to(student.hidden.dtype), *gradients[1:])
-    return Divergence(*found), gradients
+    return found and Divergence(*found), gradients
 
 
 def _wide(problem):
@@ -164,7 +162,8 @@ def _of_kept(problem, kept, upstream, grads):
     if len(kept) > 1:
         return _diverge.gradients_of_kept(problem, kept, upstream, grads)
     pulls = upstream.unsqueeze(1)
-    return torch.where(pulls == 0, 0, pulls * kept[0]).to(problem.student.hidden.dtype), None, None
+    made = torch.where(pulls == 0, 0, pulls * kept[0])
+    return made if problem.group is not None else made.to(problem.student.hidden.dtype), None, None
 
 
 class _ByRow(torch.autograd.Function):
