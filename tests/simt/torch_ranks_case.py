@@ -13,7 +13,8 @@ from flp._library import _plans
 N, D, E, V, CUT, PADDING = 70, 24, 16, 331, 210, 5
 ROWS = {"temperature": torch.linspace(0.5, 2, N), "teacher_temperature": 1.5}
 OPTIONS = {"plain": {}, "scaled": {"scale": -0.6, "temperature": 0.7}, "rows": ROWS, "capped": {"softcap": 8.0},
-           "mask": {"mask": torch.arange(N) % 4 != 1}, "frozen": {}, "chunks": {"budget": 400_000}, "none on a rank": {}}
+           "mask": {"mask": torch.arange(N) % 4 != 1}, "frozen": {}, "none on a rank": {},
+           "chunks": {"budget": 400_000}}
 KINDS = "jsd", "reverse_kl", "lk", "total_variation"
 
 
@@ -46,7 +47,8 @@ def called(function, given, kind, options, leaves, **more):
     found = function(*(leaves[name] for name in names), kind, leaves["bias"], leaves["teacher_bias"], **options, **more)
     weights = torch.linspace(-1, 1, N)
     torch.where(found.value.isfinite(), found.value * weights, torch.zeros(())).sum().backward()
-    return [values.detach() for values in found], {name: leaf.grad for name, leaf in leaves.items() if leaf.requires_grad}
+    return [values.detach() for values in found], {field: leaf.grad for field, leaf in leaves.items()
+                                                   if leaf.requires_grad}
 
 
 def differences(rank, name, kind, dtype):
