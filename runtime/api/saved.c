@@ -2,7 +2,7 @@
  * backward pass over rows to the next. */
 #include "runtime/api/execute.h"
 #include "runtime/api/validate.h"
-#include "runtime/base/operands.h"
+#include "runtime/base/args.h"
 #include "runtime/base/quantity.h"
 #include "runtime/base/status.h"
 #include "runtime/eager/eager.h"
@@ -36,10 +36,7 @@ uint64_t flp_plan_sums_bytes(const flp_plan *plan) {
 
 flp_status flp_plan_check_given(const flp_plan *plan) {
   if (flp_spec_takes_scores(&plan->spec)) return FLP_OK;
-  return flp_fail(FLP_ERROR_ARGUMENT,
-                  "pass is BACKWARD_GIVEN, but %s (accepted: raw_scores 1, gradients of hidden and weight alone, one "
-                  "target, operands of one dtype, no adapter, no lists)",
-                  plan->spec.raw_scores ? "spec has no such gradient" : "spec.raw_scores is 0");
+  return flp_fail(FLP_ERROR_ARGUMENT, "pass is BACKWARD_GIVEN, but %s", FLP_ARRAY[FLP_ARRAY_grad_raw_scores].unasked);
 }
 
 flp_status flp_plan_sums(const flp_plan *plan, size_t *out_bytes) {

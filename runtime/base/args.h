@@ -109,7 +109,7 @@
     "only forward stores them")                                                                                        \
   M(const void *, grad_raw_scores, N, V, DTYPE, 16, IN, "xxox", flp_spec_takes_scores(s), "",                          \
     "spec has no such gradient (accepted: raw_scores 1, gradients of hidden and weight alone, one target, operands "   \
-    "of one dtype)",                                                                                                   \
+    "of one dtype, no adapter, no lists)",                                                                             \
     "only backward reads it")                                                                                          \
   A(void *, sums, SUMS, ONE, BYTE, 256, SPACE, "xxox", flp_spec_takes_scores(s), "", "spec takes no grad_raw_scores",  \
     "only backward has them")                                                                                          \

@@ -27,7 +27,7 @@ from .._passes import _run
 from .._tensors._address import address
 from . import _diverge_rest, _diverge_shards
 from .._tensors._operands import OF_PRODUCTS
-from ._head_gradients import BLOCK_COLUMNS, HeadGradients, bytes_of, plan_of_gradients
+from ._head_gradients import BLOCK_COLUMNS, HeadGradients, plan_of_gradients, sums_bytes
 from ._head_scores import HeadScores, plan_of_scores
 from ._select import stride_of
 
@@ -212,7 +212,7 @@ def _bytes_of(problem, grads):
     element = student.hidden.element_size()
     hidden_bytes = [ops.hidden.shape[1] * ops.hidden.element_size() for ops in (student, problem.teacher)]
     fixed, of_scores, of_gradient = _divergences.bytes_of(len(student.weight), hidden_bytes, element, grads,
-                                                          bytes_of(student, settings, grads))
+                                                          sums_bytes(student, settings, grads))
     summed = sum(len(ops.weight) for ops in (student, problem.whole) if ops is not None)
     return fixed + FORWARD_BYTES, of_scores + summed // 64, of_gradient
 

@@ -10,7 +10,7 @@ from .._library import _divergences, _plans
 from .._library._divergences import STATE
 from .._passes import _run
 from .._tensors import _top
-from .._tensors._operands import Operands
+from ._head_scores import without_targets
 
 
 class Rest:
@@ -27,7 +27,7 @@ class Rest:
         """flp_args.partial of the student and of the teacher's whole head, of some active rows. ends: (n, 2) of both
         heads, of the student's tokens"""
         rows = None if self.whole.temperature_rows is None else self.head.among(self.whole.temperature_rows)[part]
-        ops = _operands(self.whole, self.head.hidden(part), rows)
+        ops = without_targets(self.whole, self.head.hidden(part), self.whole.bias, rows)
         best = _top.Outputs(ops.target, self.settings, is_part=True) if self.settings.topk else None
         whole = _run.partial(ops, self.settings, top=best)
         if best is not None:
@@ -56,18 +56,12 @@ def plans_of(plan, problem):
 
 def plan_of_whole(problem):
     """The plan that sums the scores of the teacher's whole head."""
-    settings = _settings_of(problem, True)
-    return _run.forward_plan(_operands(problem.whole, problem.whole.hidden), settings, 0, None, settings)
+    settings, whole = _settings_of(problem, True), problem.whole
+    return _run.forward_plan(without_targets(whole, whole.hidden, whole.bias), settings, 0, None, settings)
 
 
 def _plan_of_outcome(plan):
     return _plans.get(plan.key._replace(vocab=2))  # the least; of the second column p and q are 0
-
-
-def _operands(whole, hidden, temperature_rows=None):
-    """Rows of the teacher's whole head, whose targets say nothing."""
-    target = hidden.new_zeros(len(hidden), dtype=torch.int64)
-    return Operands(hidden, whole.weight, whole.bias, target, temperature_rows)
 
 
 def _settings_of(problem, counts):

@@ -6,13 +6,12 @@
 Sums of chunks have more bits than the gradients; those of float16 are float32, as rows of dx are multiplied into its
 range.
 """
-import copy
-
 import torch
 
-from .._library import _c, _plans
+from .._library import _c
 from .._passes import _memory, _run
-from .._tensors._operands import OF_HEAD, OF_PRODUCTS, Operands
+from .._tensors._operands import OF_PRODUCTS
+from ._head_scores import as_they_are, plan_of_pass, without_targets
 
 BLOCK_COLUMNS = 16 << 10  # of float16 that are widened at a time
 
@@ -26,11 +25,10 @@ class HeadGradients:
         if times is not None and ops.weight.dtype is torch.float16 and len(times):
             self.top = times.abs().max()  # of its range
             self.top = torch.where(self.top == 0, 1.0, self.top)
-        self.into, self.settings = settings.accumulate, _settings_of(ops, settings, times is not None)
-        self.dtypes = {name: _dtype_of(getattr(ops, name), settings.wide_grads & bit) for name, bit in OF_HEAD.items()}
+        self.given, self.settings = settings, _settings_of(ops, settings, times is not None)
         self.plan = self.weight = self.bias = self.sums = None
         if grads & OF_PRODUCTS:
-            self.plan = _plan_of(ops, self.settings, grads)
+            self.plan = plan_of_pass(ops, self.settings, grads=grads & OF_PRODUCTS)
         if grads & _c.GRAD_WEIGHT:
             self.weight, self.is_begun = self.settings.accumulate, False
             if self.weight is None:
@@ -59,8 +57,7 @@ class HeadGradients:
         return made if made is None or times is None else torch.where(times == 0, 0, made * times)
 
     def _multiply(self, dx, hidden, grad_hidden, is_last):
-        ops = _operands(self.ops, hidden)
-        fields = _run.operand_fields(ops, self.settings)
+        fields = _run.operand_fields(without_targets(self.ops, hidden), self.settings)
         fields.update(grad_raw_scores=dx, grad_raw_scores_stride=dx.stride(0))
         if grad_hidden is not None:
             fields.update(grad_hidden=grad_hidden, grad_hidden_stride=grad_hidden.stride(0))
@@ -80,25 +77,21 @@ class HeadGradients:
             weight.zero_()
         if self.top is not None:
             weight, bias = (None if each is None else each * self.top for each in (weight, bias))
-        if self.into is not None and weight is not None:
-            if weight is not self.into:
-                self.into.add_(weight)
+        into, wide = self.given.accumulate, self.given.wide_grads
+        if into is not None and weight is not None:
+            if weight is not into:
+                into.add_(weight)
             weight = None
-        return (None if weight is None else weight.to(self.dtypes["weight"]),
-                None if bias is None else bias.to(self.dtypes["bias"]))
+        return (None if weight is None else weight.to(_dtype_of(self.ops.weight, wide & _c.GRAD_WEIGHT)),
+                None if bias is None else bias.to(_dtype_of(self.ops.bias, wide & _c.GRAD_BIAS)))
 
 
 def plan_of_gradients(ops, settings, grads):
     """The plan of products with the gradient of raw scores of these operands."""
-    return _plan_of(ops, _settings_of(ops, settings), grads)
+    return plan_of_pass(ops, _settings_of(ops, settings), grads=grads & OF_PRODUCTS)
 
 
-def _plan_of(ops, settings, grads):
-    key = _run.key_of(_operands(ops, ops.hidden), settings, grads & OF_PRODUCTS)
-    return _plans.get(key._replace(raw_scores=1, softcap=0.0, entropy=_c.ENTROPY_NONE))
-
-
-def bytes_of(ops, settings, grads):
+def sums_bytes(ops, settings, grads):
     """What sums of the gradient of weight take beyond what is given; the least that plans ask for."""
     if not grads & _c.GRAD_WEIGHT:
         return 0
@@ -106,15 +99,9 @@ def bytes_of(ops, settings, grads):
     return sums + (4 * ops.weight.numel() if ops.weight.dtype is torch.float16 else 0)
 
 
-def _operands(ops, hidden):
-    """Rows of a head whose targets say nothing."""
-    return Operands(hidden, ops.weight, None, hidden.new_zeros(len(hidden), dtype=torch.int64))
-
-
 def _settings_of(ops, settings, is_wide=False):
     """Of products: those of float16, and of hidden with is_wide, into float32."""
-    settings = copy.copy(settings)
-    settings.temperature, settings.scale, settings.softcap, settings.ignore_index = 1.0, 1.0, 0.0, -1
+    settings = as_they_are(settings)
     settings.wide_grads |= _c.GRAD_HIDDEN * is_wide
     if ops.weight.dtype is torch.float16:
         settings.accumulate, settings.wide_grads = None, settings.wide_grads | OF_PRODUCTS
@@ -122,7 +109,7 @@ def _settings_of(ops, settings, is_wide=False):
 
 
 def _dtype_of(operand, is_wide):
-    return None if operand is None else torch.float32 if is_wide else operand.dtype
+    return torch.float32 if is_wide else operand.dtype
 
 
 def _sum_of_rows(dx, share):

@@ -21,14 +21,12 @@ class HeadScores:
         self.count = len(ops.hidden) if active is None else len(active)
         unit = settings.softcap or settings.scale
         self.cap_in = settings.scale / settings.softcap if settings.softcap else None
-        self.settings = copy.copy(settings)  # of forward passes, whose sums are of unit times scores where they can be
-        self.settings.temperature, self.settings.softcap, self.settings.ignore_index = 1.0, 0.0, -1
-        self.settings.scale = unit / settings.temperature
-        self.has_sums = self.cap_in is None and ops.temperature_rows is None and _is_normal(self.settings.scale)
-        if not self.has_sums:
-            self.settings.scale = 1.0
+        self.settings, scale = as_they_are(settings), unit / settings.temperature
+        self.has_sums = self.cap_in is None and ops.temperature_rows is None and _is_normal(scale)
+        if self.has_sums:
+            self.settings.scale = scale
         if ops.temperature_rows is None:
-            self.unit = torch.full((self.count,), unit / settings.temperature, device=ops.hidden.device)
+            self.unit = torch.full((self.count,), scale, device=ops.hidden.device)
         else:
             self.unit = (unit / self.among(ops.temperature_rows).double()).float()
 
@@ -47,7 +45,7 @@ class HeadScores:
         """Stores raw scores of some active rows, of a softcap their tanh, in the first columns of out (n, V or more)
         -> flp_args.partial of them, (n, 4) float32, or None without has_sums."""
         hidden = self.hidden(part)
-        ops = Operands(hidden, self.ops.weight, self.ops.bias, hidden.new_zeros(len(hidden), dtype=torch.int64))
+        ops = without_targets(self.ops, hidden, self.ops.bias)
         sums = torch.empty((len(hidden), 4), dtype=torch.float32, device=hidden.device)
         fields = _run.operand_fields(ops, self.settings)
         fields.update(partial=sums, raw_scores=out, raw_scores_stride=out.stride(0))
@@ -60,8 +58,25 @@ class HeadScores:
 def plan_of_scores(ops, settings):
     """The plan of a forward pass that stores raw scores of rows of these operands. ops: of a head; settings: its
     Settings, whose softcap such a pass leaves out"""
-    ops = Operands(ops.hidden, ops.weight, ops.bias, ops.hidden.new_empty(1, dtype=torch.int64))
-    return _plans.get(_run.key_of(ops, settings, 0)._replace(raw_scores=1, softcap=0.0, entropy=_c.ENTROPY_NONE))
+    return plan_of_pass(ops, settings, ops.bias)
+
+
+def plan_of_pass(ops, settings, bias=None, grads=0):
+    """The plan of a pass that stores raw scores, or with grads takes their gradient."""
+    ops = Operands(ops.hidden, ops.weight, bias, ops.hidden.new_empty(1, dtype=torch.int64))
+    return _plans.get(_run.key_of(ops, settings, grads)._replace(raw_scores=1, softcap=0.0, entropy=_c.ENTROPY_NONE))
+
+
+def without_targets(ops, hidden, bias=None, temperature_rows=None):
+    """Rows of a head, hidden, whose targets say nothing."""
+    return Operands(hidden, ops.weight, bias, hidden.new_zeros(len(hidden), dtype=torch.int64), temperature_rows)
+
+
+def as_they_are(settings):
+    """Those of passes over raw scores: nothing is done to these, and no row is left out."""
+    settings = copy.copy(settings)
+    settings.temperature, settings.scale, settings.softcap, settings.ignore_index = 1.0, 1.0, 0.0, -1
+    return settings
 
 
 def _is_normal(number):

@@ -145,7 +145,7 @@ def _run_pair(student_settings, teacher_settings, program, given, of, shared, ev
             found, gradients = _eager_divergence.run(run, problem, upstream, grads, counts, beside)
         _watch.told(_plans.rung_name(run.rung), "diverge")
         if keeps:
-            return Divergence(*found), () if way is None else gradients if way == _diverge.SCORES else gradients[:1]
+            return Divergence(*found), {None: (), _diverge.HIDDEN: gradients[:1], _diverge.SCORES: gradients}[way]
         if shared is not None and gradients[0] is not None:
             gradients = (shared.reduced(gradients[0]).to(student.hidden.dtype), *gradients[1:])
     return found and Divergence(*found), gradients
