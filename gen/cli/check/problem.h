@@ -5,7 +5,7 @@
 #include "gen/cli/call/call.h"
 #include "gen/cli/call/memory.h"
 #include "gen/cli/call/oracle.h"
-#include "gen/cli/check/case.h"
+#include "gen/cli/check/cases/case.h"
 
 enum { CHECK_IGNORE_INDEX = -100 };
 enum { CHECK_ACTIVE = 0, CHECK_LEFT_OUT = 1, CHECK_BAD = 2 };

@@ -3,7 +3,7 @@
 #define FLPGEN_CLI_CHECK_REPORT_H
 
 #include "gen/cli/call/metrics.h"
-#include "gen/cli/check/case.h"
+#include "gen/cli/check/cases/case.h"
 
 typedef struct check_finding {
   char name[48], shape[48], options[160], output[48];

@@ -3,7 +3,7 @@
 #define FLPGEN_CLI_CHECK_RUN_H
 
 #include "gen/cli/call/device.h"
-#include "gen/cli/check/case.h"
+#include "gen/cli/check/cases/case.h"
 #include "gen/cli/check/problem.h"
 
 /* ---- kernels made before they are needed: precompile.c ---- */

@@ -8,7 +8,7 @@
 
 #include <jansson.h>
 
-#include "gen/cli/check/case.h"
+#include "gen/cli/check/cases/case.h"
 #include "gen/cli/shared/common.h"
 #include "runtime/kernel/kernel.h"
 

@@ -1,5 +1,5 @@
 /* case.c: a case, lists of them, and what the adversarial ones of `flpgen check` are, by name. */
-#include "gen/cli/check/case.h"
+#include "gen/cli/check/cases/case.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/cli/check/case.h"
+#include "gen/cli/check/cases/case.h"
 #include "gen/cli/shared/losses.h"
 #include "gen/cli/shared/spec_args.h"
 #include "runtime/api/validate.h"
