@@ -137,10 +137,11 @@ typedef enum flp_mixed {
 } flp_mixed;
 
 typedef enum flp_op {
-  FLP_OP_HEAD = 0,   /* from hidden states and head: flp_execute */
-  FLP_OP_SELECT = 1, /* from scores that exist already: flp_select */
-  FLP_OP_SCALE = 2,  /* gradients that exist already, times a factor: flp_scale */
-  FLP_OP_DIVERGE = 3 /* how far two rows of scores that exist already are apart: flp_diverge */
+  FLP_OP_HEAD = 0,    /* from hidden states and head: flp_execute */
+  FLP_OP_SELECT = 1,  /* from scores that exist already: flp_select */
+  FLP_OP_SCALE = 2,   /* gradients that exist already, times a factor: flp_scale */
+  FLP_OP_DIVERGE = 3, /* how far two rows of scores that exist already are apart: flp_diverge */
+  FLP_OP_LOSS = 4     /* from log-probabilities that exist already: flp_step */
 } flp_op;
 
 enum { FLP_TARGETS_MAX = 512, FLP_TOPK_MAX = 128, FLP_LORA_RANK_MAX = 512 };
@@ -598,8 +599,13 @@ FLP_API flp_status flp_loss_describe(const void *bytes, size_t length, flp_loss_
  * row's loss, its derivatives or the gradients' dtype do: at weight 1 a ratio exp(d) may have d up to 88. The gradients
  * exist before a factor that comes later is known, such as a loss scale. fp16 holds 6e-8 to 65504:
  * put that factor into row_weight (and vectors that stand for weights), or ask for gradients in FP32
- * (spec.grad_hidden_dtype, grad_weight_dtype, grad_bias_dtype), multiply those in float and round once. error, thread:
- * as flp_execute; ARGUMENT too for an input that the program reads and is not there */
+ * (spec.grad_hidden_dtype, grad_weight_dtype, grad_bias_dtype), multiply those in float and round once.
+ * Of a plan whose spec.op is FLP_OP_LOSS only the loss program runs, in one launch: logprob and, where the program reads
+ * it, entropy are there and are read; grad_logprob and grad_entropy, each (N) or NULL, are written: the loss's
+ * derivatives. All other arrays but those of the loss stay NULL, the workspace too. The program reads neither several
+ * targets nor values of all scores; spec.entropy is FORWARD where it reads the entropy; any spec.vocab and dtype that
+ * are accepted give the same.
+ * error, thread: as flp_execute; ARGUMENT too for an input that the program reads and is not there */
 FLP_API flp_status flp_step(flp_plan *plan, const flp_args *args);
 
 /* ---- scores that exist already: flp_select --------------------------------------------------------------------- */

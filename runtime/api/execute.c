@@ -1,4 +1,5 @@
-/* execute.c: flp_execute and flp_step: one call of a head, from its layout to its launches or to the eager rung. */
+/* execute.c: flp_execute and flp_step: one call of a head, from its layout to its launches or to the eager rung; or of
+ * a loss without one. */
 #include "runtime/api/execute.h"
 
 #include <inttypes.h>
@@ -70,8 +71,14 @@ flp_status flp_call_run(flp_call *call, flp_enqueue_fn run, const void *context)
   return status;
 }
 
+static flp_status enqueue_loss(flp_call *call, const void *args) {
+  (void)args;
+  return flp_launch_loss(call);
+}
+
 static flp_status run_device(flp_plan *plan, const flp_args *args) {
   flp_call call = {.plan = plan, .args = args, .stream = args->stream, .error_word = plan->error_word};
+  if (plan->spec.op == FLP_OP_LOSS) return flp_call_run(&call, enqueue_loss, args);
   set_scales(&call);
   return flp_call_run(&call, enqueue, args);
 }
@@ -79,6 +86,7 @@ static flp_status run_device(flp_plan *plan, const flp_args *args) {
 static flp_status run_host(flp_plan *plan, const flp_args *args) {
   uint64_t bad_rows = 0;
   int threads = plan->options.threads;
+  if (plan->spec.op == FLP_OP_LOSS) return flp_eager_loss(&plan->loss, args);
   flp_status status = args->pass == FLP_PASS_STEP ? flp_eager_step(&plan->spec, &plan->loss, args, threads, &bad_rows)
                                                   : flp_eager_execute(&plan->spec, args, threads, &bad_rows);
   if (args->tail_report) memset(args->tail_report, 0, FLP_TAIL_REPORT_BYTES); /* exact */
@@ -127,6 +135,7 @@ flp_status flp_step(flp_plan *plan, const flp_args *args) {
   flp_args resolved;
   flp_detail_clear();
   if (!plan) return flp_fail(FLP_ERROR_ARGUMENT, "plan is NULL (accepted: a plan of flp_plan_create)");
+  if (plan->spec.op != FLP_OP_LOSS) FLP_TRY(flp_op_check_plan(plan, FLP_OP_HEAD));
   if (!plan->spec.loss)
     return flp_fail(FLP_ERROR_ARGUMENT, "the plan's spec.loss is NULL (accepted: a loss program, for flp_step)");
   FLP_TRY(flp_step_resolve(&plan->spec, &plan->loss, args, &resolved));

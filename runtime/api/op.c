@@ -23,6 +23,7 @@ static const flp_op_calls ops[] = {
     [FLP_OP_SELECT] = {"flp_select", PASS(FORWARD) | PASS(BACKWARD), flp_select_check_spec, one_launch},
     [FLP_OP_SCALE] = {"flp_scale", PASS(FORWARD), flp_scale_check_spec, one_launch},
     [FLP_OP_DIVERGE] = {"flp_diverge", PASS(FORWARD), flp_diverge_check_spec, one_launch},
+    [FLP_OP_LOSS] = {"flp_step", PASS(STEP), flp_loss_check_spec, one_launch},
 };
 _Static_assert(sizeof ops / sizeof ops[0] == FLP_OP_COUNT, "a row for every operation of names.h");
 

@@ -234,6 +234,7 @@ static flp_status check_query(const flp_plan *plan, flp_pass pass, int64_t n) {
                     "pass is %d (accepted: FORWARD 1, COMBINE 2, BACKWARD 3, STEP 4, BACKWARD_SAVED 5, "
                     "FORWARD_SAVED 6, BACKWARD_GIVEN 7)",
                     (int)pass);
+  if (!flp_op_of(plan->spec.op)->has_head) FLP_TRY(flp_op_check_pass(plan, pass));
   int keeps = pass == FLP_PASS_BACKWARD_SAVED || pass == FLP_PASS_FORWARD_SAVED;
   if (keeps && !flp_plan_keeps(plan))
     return flp_fail(FLP_ERROR_ARGUMENT, "pass is %s, but this plan keeps nothing (accepted: FORWARD 1, BACKWARD 3)",

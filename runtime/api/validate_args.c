@@ -265,14 +265,16 @@ static flp_status check_loss_input(const char *field, const float *pointer, int 
   return flp_args_check_base(field, pointer, sizeof(float), "");
 }
 
-/* Inputs of a program by their names in flp_args; loss.h defines a missing weight or old_logprob. */
-static flp_status check_loss_inputs(const flp_loss *loss, const flp_args *args) {
+/* Inputs of a program by their names in flp_args; loss.h defines a missing weight or old_logprob. is_alone: no pass of
+ * the step makes logprob, which must be there, and entropy */
+static flp_status check_loss_inputs(const flp_loss *loss, const flp_args *args, int is_alone) {
   const float *given[FLP_LOSS_ALL_INPUTS];
   char because[FLP_LOSS_TITLE_BYTES + 32];
   uint32_t needed = args->n > 0 ? flp_loss_inputs(loss) : 0;
   flp_loss_inputs_of(args, given);
-  needed &= ~(1u << FLP_LOSS_LOGPROB | 1u << FLP_LOSS_ENTROPY | 1u << FLP_LOSS_OLD_LOGPROB | 1u << FLP_LOSS_WEIGHT);
-  for (uint32_t i = FLP_LOSS_OLD_LOGPROB; i < FLP_LOSS_INPUTS_MAX; i++) {
+  if (is_alone && args->n > 0) needed |= 1u << FLP_LOSS_LOGPROB; /* stands in for old_logprob, of any program */
+  needed &= ~(1u << FLP_LOSS_OLD_LOGPROB | 1u << FLP_LOSS_WEIGHT);
+  for (uint32_t i = is_alone ? 0 : FLP_LOSS_OLD_LOGPROB; i < FLP_LOSS_INPUTS_MAX; i++) {
     char field[FLP_LOSS_NAME_BYTES + 16];
     const char *name = i == FLP_LOSS_WEIGHT ? "row_weight" : flp_loss_input_name(loss, i);
     int is_vector = i >= FLP_LOSS_FIRST_VECTOR;
@@ -281,7 +283,7 @@ static flp_status check_loss_inputs(const flp_loss *loss, const flp_args *args) 
       snprintf(field, sizeof field, "vectors[%u] (%s)", i - FLP_LOSS_FIRST_VECTOR, name);
     else
       snprintf(field, sizeof field, "%s", name);
-    snprintf(because, sizeof because, "loss %s reads it", loss->name);
+    snprintf(because, sizeof because, i == FLP_LOSS_LOGPROB ? "spec.op is FLP_OP_LOSS" : "loss %s reads it", loss->name);
     FLP_TRY(check_loss_input(field, given[i], (int)(needed >> i & 1), because));
   }
   snprintf(because, sizeof because, "loss %s reads it", loss->name);
@@ -312,12 +314,16 @@ static flp_status check_head(const flp_args *args, int for_step) {
   return check_count("n", args->n, 0, FLP_COUNT_MAX);
 }
 
+static flp_status read_args(const flp_args *args, int for_step, flp_args *out) {
+  if (!args) return flp_fail(FLP_ERROR_ARGUMENT, "args is NULL (accepted: a flp_args)");
+  FLP_TRY(flp_struct_read(FLP_STRUCT_ARGS, args, out));
+  return check_head(out, for_step);
+}
+
 static flp_status resolve(const flp_spec *spec, const flp_args *args, int for_step, flp_args *out) {
   flp_args resolved;
   memset(out, 0, sizeof *out);
-  if (!args) return flp_fail(FLP_ERROR_ARGUMENT, "args is NULL (accepted: a flp_args)");
-  FLP_TRY(flp_struct_read(FLP_STRUCT_ARGS, args, &resolved));
-  FLP_TRY(check_head(&resolved, for_step));
+  FLP_TRY(read_args(args, for_step, &resolved));
   FLP_TRY(check_numbers(spec, &resolved));
   FLP_TRY(check_is_run(spec, &resolved));
   FLP_TRY(check_arrays(spec, &resolved));
@@ -332,7 +338,32 @@ flp_status flp_args_resolve(const flp_spec *spec, const flp_args *args, flp_args
   return resolve(spec, args, 0, out);
 }
 
+/* Of a loss without a head: what a step makes of one is given, and derivatives are asked for. */
+static flp_status check_loss_alone(const flp_args *args) {
+  static const flp_array_id own[] = {FLP_ARRAY_logprob, FLP_ARRAY_entropy,      FLP_ARRAY_loss,
+                                     FLP_ARRAY_metrics, FLP_ARRAY_grad_logprob, FLP_ARRAY_grad_entropy};
+  for (int i = 0; args->n > 0 && i < FLP_ARRAYS; i++) {
+    flp_array_id id = (flp_array_id)i;
+    int is_own = flp_array_letter(id, FLP_PASS_STEP) == 'l';
+    for (size_t j = 0; j < sizeof own / sizeof own[0]; j++) is_own |= own[j] == id;
+    const void *pointer = flp_array_get(id, args);
+    if (pointer && !is_own)
+      return flp_fail(FLP_ERROR_ARGUMENT, "args.%s is given, but spec.op is FLP_OP_LOSS (accepted: NULL)",
+                      FLP_ARRAY[i].name);
+    if (is_own) FLP_TRY(flp_args_check_base(FLP_ARRAY[i].name, pointer, sizeof(float), ""));
+  }
+  return FLP_OK;
+}
+
 flp_status flp_step_resolve(const flp_spec *spec, const flp_loss *loss, const flp_args *args, flp_args *out) {
-  FLP_TRY(resolve(spec, args, 1, out));
-  return check_loss_inputs(loss, out);
+  if (spec->op == FLP_OP_HEAD)
+    FLP_TRY(resolve(spec, args, 1, out));
+  else {
+    flp_args resolved;
+    memset(out, 0, sizeof *out);
+    FLP_TRY(read_args(args, 1, &resolved));
+    FLP_TRY(check_loss_alone(&resolved));
+    *out = resolved;
+  }
+  return check_loss_inputs(loss, out, spec->op == FLP_OP_LOSS);
 }

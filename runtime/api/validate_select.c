@@ -1,5 +1,5 @@
-/* validate_select.c: the checks of specs of flp_select, flp_scale and flp_diverge, and of their calls against the
- * plan's resolved spec.
+/* validate_select.c: the checks of specs of operations without a head, and of calls of flp_select, flp_scale and
+ * flp_diverge against the plan's resolved spec.
  *
  * Invariant: as in validate_args.c, pointers of arrays over rows are looked at only if n > 0. */
 #include <inttypes.h>
@@ -46,28 +46,41 @@ flp_status flp_select_check_spec(const flp_spec *spec) {
   return check_headless(spec);
 }
 
+static flp_status check_operand(const flp_spec *spec) {
+  if (is_operand(spec->dtype)) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "spec.dtype is %d (accepted: BF16 1, FP16 2, FP32 3)", (int)spec->dtype);
+}
+
 flp_status flp_scale_check_spec(const flp_spec *spec) {
-  if (!is_operand(spec->dtype))
-    return flp_fail(FLP_ERROR_ARGUMENT, "spec.dtype is %d (accepted: BF16 1, FP16 2, FP32 3)", (int)spec->dtype);
+  FLP_TRY(check_operand(spec));
   if (spec->entropy != FLP_ENTROPY_NONE)
     return flp_fail(FLP_ERROR_ARGUMENT, "spec.entropy is not NONE, but spec.op is %s (accepted: NONE)",
                     flp_op_of(spec->op)->symbol);
   return check_headless(spec);
 }
 
+/* A loss over targets or not, which reads of these inputs alone. */
+static flp_status check_own_loss(const flp_spec *spec, int is_over_targets, uint32_t inputs, const char *accepted) {
+  flp_loss loss = {.name = "NULL"};
+  if (spec->loss) {
+    if (flp_loss_read(spec->loss, spec->loss_bytes, &loss) != FLP_OK) return FLP_OK; /* refused later, as of all */
+    if (flp_loss_is_over_targets(&loss) == is_over_targets && !(flp_loss_inputs(&loss) & ~inputs)) return FLP_OK;
+  }
+  return flp_fail(FLP_ERROR_ARGUMENT, "spec.loss is %s, but spec.op is %s (accepted: %s)", loss.name,
+                  flp_op_of(spec->op)->symbol, accepted);
+}
+
 flp_status flp_diverge_check_spec(const flp_spec *spec) {
-  flp_loss loss;
   FLP_TRY(flp_scale_check_spec(spec));
-  if (!spec->loss)
-    return flp_fail(FLP_ERROR_ARGUMENT, "spec.loss is NULL, but spec.op is %s (accepted: a loss over targets)",
-                    flp_op_of(spec->op)->symbol);
-  if (flp_loss_read(spec->loss, spec->loss_bytes, &loss) != FLP_OK) return FLP_OK; /* refused later, as of all */
-  uint32_t accepted = 1u << FLP_LOSS_TARGET_LOGPROB | 1u << FLP_LOSS_TEACHER_LOGPROB | 1u << FLP_LOSS_WEIGHT;
-  if (flp_loss_is_over_targets(&loss) && !(flp_loss_inputs(&loss) & ~accepted)) return FLP_OK;
-  return flp_fail(FLP_ERROR_ARGUMENT,
-                  "spec.loss is %s, but spec.op is %s (accepted: a loss over targets that reads target_logprob, "
-                  "teacher_logprob and weight alone)",
-                  loss.name, flp_op_of(spec->op)->symbol);
+  return check_own_loss(spec, 1, 1u << FLP_LOSS_TARGET_LOGPROB | 1u << FLP_LOSS_TEACHER_LOGPROB | 1u << FLP_LOSS_WEIGHT,
+                        "a loss over targets that reads target_logprob, teacher_logprob and weight alone");
+}
+
+flp_status flp_loss_check_spec(const flp_spec *spec) {
+  FLP_TRY(check_operand(spec));
+  FLP_TRY(check_headless(spec));
+  return check_own_loss(spec, 0, ~(1u << FLP_LOSS_LSE | 1u << FLP_LOSS_MEAN_SCORE),
+                        "a loss of one target a row that reads neither lse nor mean_score");
 }
 
 static int64_t number_bytes(const flp_spec *spec) {

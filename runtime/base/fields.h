@@ -57,7 +57,8 @@ enum { FLP_COUNT_MAX = 1 << 30, FLP_HIDDEN_MAX = 1 << 20 };
     "head (default): from hidden states and weight; select: from scores that exist already, with --vocab, --dtype, "   \
     "--entropy, --target-dtype and --alignment alone; scale: gradients that exist already, times a factor, with "      \
     "--vocab (their columns), --dtype and --alignment alone; diverge: how far two rows of fp32 scores are apart, "     \
-    "with --vocab, --loss, --dtype (of the gradient) and --alignment alone")                                           \
+    "with --vocab, --loss, --dtype (of the gradient) and --alignment alone; loss: of log-probabilities that "          \
+    "exist already, with --vocab, --loss and --entropy alone")                                                         \
   X(int32_t, keep, SWITCH, NULL, 0, 1, 0, 1, KEEP, "keep", "keep", NULL,                                               \
     "a forward pass may keep something for the backward pass: where hidden alone has a gradient and the entropy "      \
     "none, sums of the weight's rows, 4 bytes an element of hidden (mode direction, D), else exponentials, 2 bytes a " \

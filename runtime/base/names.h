@@ -13,7 +13,7 @@
 #define FLP_GRADS(X)                                     \
   X(HIDDEN, "hidden") X(WEIGHT, "weight") X(BIAS, "bias") \
   X(LORA_A, "lora_a") X(LORA_B, "lora_b")
-#define FLP_OPS(X) X(HEAD, head) X(SELECT, select) X(SCALE, scale) X(DIVERGE, diverge)
+#define FLP_OPS(X) X(HEAD, head) X(SELECT, select) X(SCALE, scale) X(DIVERGE, diverge) X(LOSS, loss)
 #define FLP_MIXEDS(X) X(NONE, "none") X(ROUND, "round") X(SPLIT, "split")
 #define FLP_PASSES(X)                                                                                \
   X(FORWARD, "forward")                                                                              \

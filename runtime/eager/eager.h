@@ -29,6 +29,9 @@ flp_status flp_eager_execute(const flp_spec *spec, const flp_args *args, int thr
 flp_status flp_eager_step(const flp_spec *spec, const flp_loss *loss, const flp_args *args, int threads,
                           uint64_t *bad_rows);
 
+/* The loss alone, of args.logprob and entropy, with its derivatives. error: as flp_loss_evaluate */
+flp_status flp_eager_loss(const flp_loss *loss, const flp_args *args);
+
 enum { FLP_EAGER_TEXT_BYTES = 640 };
 
 /* "OpenBLAS 0.3.21 for Zen (libopenblas.so.0), 16 threads" or "plain C (<why not OpenBLAS>), 16 threads", in at most

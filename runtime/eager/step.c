@@ -136,3 +136,14 @@ flp_status flp_eager_step(const flp_spec *spec, const flp_loss *loss, const flp_
   pass.grad_entropy = spec->entropy == FLP_ENTROPY_BACKWARD ? m.grad_entropy : NULL;
   return spec->grads ? eager_execute(spec, &pass, scores, threads, &counted_before) : FLP_OK;
 }
+
+flp_status flp_eager_loss(const flp_loss *loss, const flp_args *args) {
+  flp_loss_rows rows = {.n = args->n,
+                        .parameters = args->loss_parameters,
+                        .loss = args->loss,
+                        .grad_logprob = (float *)(uintptr_t)args->grad_logprob, /* outputs here */
+                        .grad_entropy = (float *)(uintptr_t)args->grad_entropy,
+                        .metrics = args->metrics};
+  flp_loss_inputs_of(args, rows.inputs);
+  return flp_loss_evaluate(loss, &rows);
+}

@@ -88,6 +88,10 @@ static const flp_op_kernel scale_kernels[] = {{.kind = FLP_KERNEL_SCALE}};
 
 static const flp_op_kernel diverge_kernels[] = {{.kind = FLP_KERNEL_DIVERGE}};
 
+/* ---- loss ---- */
+
+static const flp_op_kernel loss_kernels[] = {{.kind = FLP_KERNEL_LOSS}};
+
 /* ---- all ---- */
 
 #define OP_ROW(op, head, features, list) \
@@ -97,6 +101,7 @@ static const flp_op_row ops[] = {
     OP_ROW(SELECT, 0, 0, select_kernels),
     OP_ROW(SCALE, 0, 0, scale_kernels),
     OP_ROW(DIVERGE, 0, 1u << FLP_FEATURE_LOSS, diverge_kernels),
+    OP_ROW(LOSS, 0, 1u << FLP_FEATURE_LOSS, loss_kernels),
 };
 _Static_assert(sizeof ops / sizeof ops[0] == FLP_OP_COUNT, "a row for every operation of names.h");
 

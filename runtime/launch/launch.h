@@ -334,6 +334,8 @@ flp_status flp_launch_statistics(const flp_call *call, flp_row_range rows);
 flp_status flp_launch_statistics_merged(const flp_call *call);
 flp_status flp_launch_backward(const flp_call *call);
 flp_status flp_launch_step(const flp_call *call);
+/* Of a plan of FLP_OP_LOSS. */
+flp_status flp_launch_loss(const flp_call *call);
 /* Of flp_select, flp_diverge and flp_scale: calls without flp_args. */
 flp_status flp_launch_select(const flp_call *call, const flp_select_args *args);
 flp_status flp_launch_diverge(const flp_call *call, const flp_diverge_args *args);

@@ -35,9 +35,8 @@ static double parameter(const flp_call *call, uint32_t i) {
   return call->args->loss_parameters ? call->args->loss_parameters[i] : loss->parameters[i].fallback;
 }
 
-/* What losses of one target and those over targets have in common: what they read by row; and which rows: active ones
- * of a range, with their derivatives where a gradient is wanted; NULL: all inactive ones. */
-#define SET_ROWS(call, rows, p)                                                                       \
+/* What losses of one target and those over targets have in common: what they read by row, and their derivatives. */
+#define SET_INPUTS(call, p)                                                                           \
   do {                                                                                                \
     const flp_args *a_ = (call)->args;                                                                \
     flp_abi_ptr *const vectors_[] = {&(p)->vector0, &(p)->vector1, &(p)->vector2, &(p)->vector3,      \
@@ -49,16 +48,23 @@ static double parameter(const flp_call *call, uint32_t i) {
       *each_[i_] = parameter(call, i_);                                                               \
     }                                                                                                 \
     (p)->weight = flp_call_pointer(a_->row_weight);                                                   \
-    if (!(rows)) {                                                                                    \
-      (p)->row_class = flp_call_region(call, FLP_REGION_row_class);                                   \
-      break;                                                                                          \
-    }                                                                                                 \
-    (p)->index = flp_call_region(call, FLP_REGION_index);                                             \
-    (p)->count = flp_call_region(call, FLP_REGION_count);                                             \
-    (p)->row_begin = (int32_t)(rows)->begin;                                                          \
-    (p)->row_end = (int32_t)(rows)->end;                                                              \
     (p)->grad_logprob = flp_call_pointer(a_->grad_logprob);                                           \
     (p)->grad_entropy = flp_call_pointer(a_->grad_entropy);                                           \
+  } while (0)
+
+/* And which rows: active ones of a range; NULL: all inactive ones, whose derivatives nobody asks for. */
+#define SET_ROWS(call, rows, p)                                       \
+  do {                                                                \
+    SET_INPUTS(call, p);                                              \
+    if (!(rows)) {                                                    \
+      (p)->row_class = flp_call_region(call, FLP_REGION_row_class);   \
+      (p)->grad_logprob = (p)->grad_entropy = 0;                      \
+      break;                                                          \
+    }                                                                 \
+    (p)->index = flp_call_region(call, FLP_REGION_index);             \
+    (p)->count = flp_call_region(call, FLP_REGION_count);             \
+    (p)->row_begin = (int32_t)(rows)->begin;                          \
+    (p)->row_end = (int32_t)(rows)->end;                              \
   } while (0)
 
 static flp_status launch_loss(const flp_call *call, const flp_row_range *rows) {
@@ -80,6 +86,12 @@ static flp_status launch_loss(const flp_call *call, const flp_row_range *rows) {
     p.grad_any = scores->any;
   }
   return flp_launch_over(call, FLP_ENTRY_loss_scores, &p, count, 1);
+}
+
+flp_status flp_launch_loss(const flp_call *call) {
+  flp_loss_rows_given p = {.program = call->plan->program};
+  SET_INPUTS(call, &p);
+  return call->args->n ? flp_launch_over(call, FLP_ENTRY_loss_rows, &p, call->args->n, 1) : FLP_OK;
 }
 
 static flp_status launch_inactive_loss(const flp_call *call) {

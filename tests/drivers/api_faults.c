@@ -36,7 +36,7 @@ static const fault spec_faults[] = {
     INTEGERS(spec, vocab, I64, 1, 0, -1, COUNT_ABOVE, INT64_MAX, INT64_MIN),
     INTEGERS(spec, dtype, I32, 0, 4, 5, 7, -1, INT32_MIN), INTEGERS(spec, target_dtype, I32, 0, 1, 3, 6, -1, INT32_MAX),
     INTEGERS(spec, entropy, I32, 3, -1, INT32_MAX), INTEGERS(spec, alignment, I32, 0, 1, 3, 5, 12, 24, 32, INT32_MIN),
-    INTEGERS(spec, op, I32, FLP_OP_DIVERGE + 1, -1, INT32_MAX), INTEGERS(spec, grads, I32, 8, 15, -1, INT32_MIN),
+    INTEGERS(spec, op, I32, FLP_OP_LOSS + 1, -1, INT32_MAX), INTEGERS(spec, grads, I32, 8, 15, -1, INT32_MIN),
     INTEGERS(spec, has_bias, I32, 2, -1, INT32_MIN), INTEGERS(spec, per_row_temperature, I32, 2, -1, INT32_MAX),
     INTEGERS(spec, grad_hidden_dtype, I32, 4, 5, 6, 7, -1), INTEGERS(spec, grad_weight_dtype, I32, 4, 5, 6, 7, -1),
     INTEGERS(spec, accumulate_grad_weight, I32, 2, -1), INTEGERS(spec, keep, I32, 2, -1, INT32_MIN),

@@ -91,7 +91,7 @@ def of_check(row):
     specs = [GENERIC] * ("generic" in row["rungs"])
     if set(row["rungs"]) <= {"eager", "generic"}:
         return specs
-    for op, sign in (("scale", "scale: "), ("diverge", ": grad_scores")):
+    for op, sign in (("scale", "scale: "), ("loss", "loss: "), ("diverge", ": grad_scores")):
         if any(sign in output for output in (*row["outputs"], *row["exact"])):
             return specs + OF_OPS[op]
     _, vocab, hidden = map(int, row["shape"].split("x"))
@@ -127,11 +127,12 @@ def of_sanitized(command):
 
 
 def of_divergence(row):
-    """That of a row of flp.bench --op diverge; with a payload the student runs as a head does."""
+    """Those of a row of flp.bench --op diverge; with a payload the student runs as a head does."""
     if not row["payload"]:
-        return f"--op diverge --vocab {row['V']} --dtype {row['dtype']} --loss {row['loss']}"
+        policy = [f"--op loss --vocab 2 --dtype fp32 --loss {row['policy']}"] if row.get("policy") else []
+        return [f"--op diverge --vocab {row['V']} --dtype {row['dtype']} --loss {row['loss']}", *policy]
     grads = " --grad hidden --grad-hidden-dtype fp32 --keep" if row["grads"] else ""
-    return f"--vocab {row['V']} --hidden {row['D']} --dtype {row['dtype']} --entropy forward{grads}"
+    return [f"--vocab {row['V']} --hidden {row['D']} --dtype {row['dtype']} --entropy forward{grads}"]
 
 
 def of_tuning(row, spec):
@@ -156,7 +157,7 @@ def specs_of(record):
     if rows and "variant" in rows[0]:
         return []  # a study of templates that are not in the tree
     if rows and rows[0].get("op") == "diverge":
-        return sorted({of_divergence(row) for row in rows})
+        return sorted({text for row in rows for text in of_divergence(row)})
     if command.startswith(("flpgen bench", "python -m flp.bench")):
         specs = [text for words in with_and_without(of_command(command)) for text in variants(words)]
     elif command.startswith("flpgen check"):
@@ -178,8 +179,10 @@ def specs_of(record):
 
 # `flpgen check --op` of these has cases of its own.
 ELEMENTS = {"bf16": 2, "fp16": 2, "fp32": 4}
+LOSSES = "cispo dapo dr_grpo entropy grpo k1 k2 k3 nll ppo reinforce token_entropy".split()
 DIVERGENCES = "forward_kl reverse_kl jsd skew_kl total_variation lk neg_log_acceptance".split()
 OF_OPS = {
+    "loss": sorted(f"--op loss --vocab 2 --dtype fp32 --entropy forward --loss {loss}" for loss in LOSSES),
     "scale": sorted(f"--op scale --vocab 1531 --dtype {dtype} --alignment {alignment}"
                     for dtype, element in ELEMENTS.items() for alignment in (element, 16)),
     "diverge": sorted(f"--op diverge --vocab 1531 --dtype {dtype} --alignment {alignment} --loss {loss}"

@@ -139,6 +139,7 @@ OF_ROWS = "--tail 2^-9 --peers all,-torch-linear,-liger-mean,-liger-cute,-liger-
           "-unsloth-mean"
 DIVERGE = "--op diverge --rows 8192 --budget 1.5G"
 TWO_HEADS = f"{DIVERGE} --hidden 2048 --teacher-hidden 4096"
+OF_POLICY = "--data policy --loss reverse_kl --policy grpo --grad hidden,weight --peers none"
 PEERS = words_of({  # by part; python -m flp.bench: other libraries on the same tensors
     "peers": {"peers_training": "--rows 8192 --budget 1G --grad hidden,weight --entropy none,backward"},
     "peers_data": {
@@ -161,6 +162,8 @@ PEERS = words_of({  # by part; python -m flp.bench: other libraries on the same 
         "peers_diverge_one_head": f"{DIVERGE} --one-head --data policy --loss reverse_kl,jsd --grad hidden",
         "peers_diverge_payload": f"{TWO_HEADS} --data policy --loss forward_kl --payload --grad hidden --peers none",
         "peers_diverge_random": f"{TWO_HEADS} --loss reverse_kl --grad hidden,weight",
+        "peers_diverge_policy": f"{TWO_HEADS} {OF_POLICY}",
+        "peers_diverge_policy_default": f"{TWO_HEADS.replace(' --budget 1.5G', '')} {OF_POLICY}",
     },
 })
 RECORDS = {**BENCHES, **PEERS}  # parts whose records --only takes by their names too
@@ -171,6 +174,7 @@ CHECKS = {
                     (("save", "check_saved"), ("stream", "check_streamed"), ("direction", "check_direction"))},
     "check_lists": {"check_listed": ["--quick", "--mode", "listed"]},
     "check_diverge": {"check_diverge": ["--op", "diverge"]},
+    "check_loss": {"check_loss": ["--op", "loss"]},
     "large": {"check_large": ["--large", "--rung", "jit"]},
     "concurrent": {"check_concurrent": ["--concurrent"]},
 }
@@ -231,6 +235,7 @@ SANITIZERS = {  # by part: problems, one for each variant of a kernel's memory a
         "hidden,weight,bias --bias --dtype bf16 --keep-set 40"), FEW),
     "sanitize_scale": ([["--op", "scale"]], []),
     "sanitize_diverge": ([["--op", "diverge"]], []),
+    "sanitize_loss": ([["--op", "loss"]], []),
     "sanitize_portable": (problems(
         f"--arch sm_80 {GRADS}", "--dtype bf16", "--dtype bf16 --keep", "--dtype fp16 --softcap 20", "--dtype fp32",
         "--dtype bf16 --alignment 2", "--dtype bf16 --topk 20 --rank", "--dtype bf16 --tail 2^-9"), FEW),
@@ -245,6 +250,7 @@ PARTS = {  # in the order in which they are measured, as --help has them
     "check_statistics": "the same of statistics of a row",
     "check_raw": "the same of raw scores",
     "check_diverge": "flpgen check of divergences of scores that exist, by every built-in loss over targets",
+    "check_loss": "the same of losses of log-probabilities that exist, by every built-in loss of one target a row",
     "check_portable": "the same of the kernels for sm_80, which run on every newer GPU",
     "large": "flpgen check --large: N=8192, V=151936, D=4096 with gradients",
     "tilings": "the same of kernels for sm_90a and sm_80 with other tile configurations (tests/tilings.json)",
@@ -263,6 +269,7 @@ PARTS = {  # in the order in which they are measured, as --help has them
     "sanitize_scale": "the same over that of gradients times a factor",
     "sanitize_raw": "the same over those of raw scores",
     "sanitize_diverge": "the same over those of divergences of scores that exist",
+    "sanitize_loss": "the same over those of losses of log-probabilities that exist",
     "sanitize_portable": "the same over the kernels for sm_80",
     "prove": "flpgen prove: Hopper's kernels, as those of an architecture that has never run where it is sold",
     "bench": "flpgen bench: forward and training beside the GEMM baselines",

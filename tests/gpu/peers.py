@@ -31,7 +31,8 @@ import parts  # noqa: E402
 # Of most use first, should the time not suffice.
 ORDER = ("peers_frozen", "peers_sft", "peers_steps_frozen", "peers_steps", "peers_training", "peers_saved", "peers_default",
          "peers_policy", "peers_text", "peers_base", "peers_random", "peers_diverge_trained", "peers_diverge_frozen",
-         "peers_diverge_one_head", "peers_diverge_payload", "peers_diverge_random")
+         "peers_diverge_one_head", "peers_diverge_payload", "peers_diverge_random", "peers_diverge_policy",
+         "peers_diverge_policy_default")
 RECORDS = {name: words for part in parts.PEERS.values() for name, words in part.items()}
 RESERVE = 60.0  # seconds of each later record; the first one has the rest, as everything is compiled in it
 LOST = 9  # the exit status of a process whose CUDA context is lost

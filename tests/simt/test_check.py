@@ -360,6 +360,12 @@ def test_scores_and_gradients_that_exist(folder, operation, dtype):
         check(folder, "8.0", f"--op {operation} --dtype {dtype}", 56 if operation == "scale" else 64)
 
 
+def test_losses_of_logprobs_that_exist(tmp_path):
+    """Every built-in loss of one target a row."""
+    check(tmp_path, "8.0", "--op loss --dtype fp32", 88)
+    assert "loss_rows" in entries_in(tmp_path)
+
+
 # ---- what is wrong is found ----
 
 ADAPTED, DISTILLED, RAW = (f"{FEATURES[name].shape} {FEATURES[name].heads[0]}"

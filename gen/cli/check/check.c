@@ -124,6 +124,7 @@ static flp_status check_unused(const check_args *args) {
                                       [CHECK_SET_SELECT] = "--op select",
                                       [CHECK_SET_SCALE] = "--op scale",
                                       [CHECK_SET_DIVERGE] = "--op diverge",
+                                      [CHECK_SET_LOSS] = "--op loss",
                                       [CHECK_SET_GIVEN] = "a shape"};
   static const char *const of_sets[] = {"op",   "dtype",      "tune",       "tail",      "targets", "topk",
                                         "rank", "statistics", "raw-scores", "lora-rank", NULL};
@@ -158,14 +159,12 @@ static flp_status resolve(check_args *args) {
   if (spec->op != FLP_OP_HEAD) {
     static const check_set sets[FLP_OP_COUNT] = {[FLP_OP_SELECT] = CHECK_SET_SELECT,
                                                  [FLP_OP_SCALE] = CHECK_SET_SCALE,
-                                                 [FLP_OP_DIVERGE] = CHECK_SET_DIVERGE};
+                                                 [FLP_OP_DIVERGE] = CHECK_SET_DIVERGE,
+                                                 [FLP_OP_LOSS] = CHECK_SET_LOSS};
     if (has_shape || args->has_set)
       return flp_fail(FLP_ERROR_ARGUMENT, "--op %s is not accepted beside a shape or a set; it has its own cases",
                       flp_op_name(spec->op));
     args->set = sets[spec->op];
-    if (!args->set)
-      return flp_fail(FLP_ERROR_ARGUMENT, "--op: '%s' is not accepted; there are no cases of it",
-                      flp_op_name(spec->op));
     if (spec->op != FLP_OP_SELECT && spec->dtype == FLP_DTYPE_FP64)
       return flp_fail(FLP_ERROR_ARGUMENT, "--dtype: 'fp64' is not accepted with --op %s (accepted: bf16, fp16, fp32)",
                       flp_op_name(spec->op));

@@ -183,12 +183,13 @@ typedef enum part_kind {
   PART_SELECT,
   PART_SCALE,
   PART_DIVERGE,
+  PART_LOSS,
   PART_GIVEN,
   PART_CONCURRENT,
   PART_KINDS
 } part_kind;
 
-enum { PARTS_MAX = 34 };
+enum { PARTS_MAX = 35 };
 
 static const struct {
   const char *name; /* in reports */
@@ -199,6 +200,7 @@ static const struct {
                        [PART_SELECT] = {"select", check_select_cases, check_select},
                        [PART_SCALE] = {"scale", check_scale_cases, check_scale},
                        [PART_DIVERGE] = {"diverge", check_diverge_cases, check_diverge},
+                       [PART_LOSS] = {"loss", check_loss_cases, check_loss},
                        [PART_GIVEN] = {"given", check_given_cases, check_given},
                        [PART_CONCURRENT] = {"concurrent", check_concurrent_cases, check_concurrent}};
 
@@ -250,6 +252,7 @@ static part_list list_parts(const check_args *args) {
   add_parts(args, &list, PART_SELECT, any, all || args->set == CHECK_SET_SELECT ? 4 : 0);
   add_parts(args, &list, PART_SCALE, any, all || args->set == CHECK_SET_SCALE ? 3 : 0);
   add_parts(args, &list, PART_DIVERGE, any, all || args->set == CHECK_SET_DIVERGE ? 3 : 0);
+  add_parts(args, &list, PART_LOSS, any, args->set == CHECK_SET_LOSS ? 3 : all);
   if (all) list.items[list.count++] = (part){PART_CONCURRENT, concurrent};
   return list;
 }

@@ -57,6 +57,10 @@ void check_scale_cases(const check_part *of, check_list *list);
 flp_status check_diverge(const check_part *of, const check_how *how, check_report *report);
 void check_diverge_cases(const check_part *of, check_list *list);
 
+/* loss.c: flp_step of FLP_OP_LOSS by every built-in loss of one target a row. error: as check_run */
+flp_status check_loss(const check_part *of, const check_how *how, check_report *report);
+void check_loss_cases(const check_part *of, check_list *list);
+
 /* given.c: gradients of a head from a given gradient of raw scores. error: as check_run */
 flp_status check_given(const check_part *of, const check_how *how, check_report *report);
 void check_given_cases(const check_part *of, check_list *list);

@@ -19,8 +19,8 @@ Test(names, lists_hold_every_value) {
   expect_words(FLP_GRAD_WORDS, "hidden=1 weight=2 bias=4 lora_a=8 lora_b=16 ");
   expect_words(FLP_PASS_WORDS, "forward=1 combine=2 backward=3 step=4 backward, saved=5 forward, saved=6 "
                                 "backward, given=7 ");
-  expect_words(FLP_OP_WORDS, "head=0 select=1 scale=2 diverge=3 ");
-  cr_expect_eq((int)FLP_OP_COUNT, 4);
+  expect_words(FLP_OP_WORDS, "head=0 select=1 scale=2 diverge=3 loss=4 ");
+  cr_expect_eq((int)FLP_OP_COUNT, 5);
   cr_expect_str_eq(flp_op_name(FLP_OP_SCALE), "scale");
   expect_words(FLP_RUNG_WORDS, "auto=0 tuned=1 heuristic=2 jit=3 generic=4 eager=5 ");
 }

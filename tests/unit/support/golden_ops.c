@@ -152,9 +152,31 @@ static flp_status resolve_diverge(const flp_spec *spec, const char *words, int64
   return status;
 }
 
+static flp_args loss_args(const char *words) {
+  flp_args a = FLP_ARGS_INIT;
+  words_change_fields(&a, WORDS_ARGUMENT, "pass=4 n=10 logprob advantage loss grad_logprob");
+  words_change_fields(&a, WORDS_ARGUMENT, words);
+  a.stream = STAGE_STREAM;
+  return a;
+}
+
+static void run_loss(golden *g, const char *words) {
+  flp_args a = loss_args(words);
+  finish(g, flp_step(g->plan, &a), WORDS_ARGUMENT);
+}
+
+static flp_status resolve_loss(const flp_spec *spec, const char *words, int64_t *stride) {
+  flp_args given = loss_args(words), out;
+  flp_loss loss;
+  *stride = 0;
+  cr_assert_eq(flp_loss_read(spec->loss, spec->loss_bytes, &loss), FLP_OK);
+  return flp_step_resolve(spec, &loss, &given, &out);
+}
+
 static const other_op ops[] = {{"select", run_select, resolve_select},
                                {"scale", run_scale, resolve_scale},
-                               {"diverge", run_diverge, resolve_diverge}};
+                               {"diverge", run_diverge, resolve_diverge},
+                               {"loss", run_loss, resolve_loss}};
 
 static const other_op *op_of(const char *name) {
   for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++)

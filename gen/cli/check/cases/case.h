@@ -120,6 +120,7 @@ typedef enum check_set {
   CHECK_SET_SELECT,     /* no cases: check_select */
   CHECK_SET_SCALE,      /* no cases: check_scale */
   CHECK_SET_DIVERGE,    /* no cases: check_diverge */
+  CHECK_SET_LOSS,       /* no cases: check_loss */
   CHECK_SET_GIVEN
 } check_set;
 

@@ -24,7 +24,7 @@ from . import _fields
 VERSION = tuple(int(part) for part in __version__.split(".")[:2])  # major, minor of the flp.h that this file mirrors
 
 DTYPE_BF16, DTYPE_FP16, DTYPE_FP32, DTYPE_INT32, DTYPE_INT64, DTYPE_FP64 = 1, 2, 3, 4, 5, 6
-OP_HEAD, OP_SELECT, OP_SCALE, OP_DIVERGE = 0, 1, 2, 3
+OP_HEAD, OP_SELECT, OP_SCALE, OP_DIVERGE, OP_LOSS = 0, 1, 2, 3, 4
 MIXED_NONE, MIXED_ROUND, MIXED_SPLIT = 0, 1, 2
 ENTROPY_NONE, ENTROPY_FORWARD, ENTROPY_BACKWARD = 0, 1, 2
 GRAD_HIDDEN, GRAD_WEIGHT, GRAD_BIAS, GRAD_LORA_A, GRAD_LORA_B = 1, 2, 4, 8, 16
