@@ -174,7 +174,11 @@ def test_two_heads_are_explained(folder):
 @pytest.mark.parametrize("capability, names", [("9.0", ["mask"]), pytest.param("8.0", [], marks=pytest.mark.long),
                                                pytest.param("9.0", [], marks=pytest.mark.long)])
 def test_two_heads_over_two_ranks(folder, capability, names):
-    """Values and gradients are those of whole heads; each rank has plans of its own columns, and counts bad rows."""
-    for rank in run(folder, capability, "torch_ranks_case.py", *names):
+    """Values and gradients are those of whole heads; each rank has plans of its own columns, counts bad rows, and keeps
+    gradients of scores where both have room."""
+    ranks = run(folder, capability, "torch_ranks_case.py", *names)
+    assert ranks[0]["kept"] == ranks[1]["kept"] and "mask" in ranks[0]["kept"] and "chunks" not in ranks[0]["kept"]
+    assert all(rank["exchanges"] == [1, 1] for rank in ranks)
+    for rank in ranks:
         assert {case: wrong for case, wrong in rank["found"].items() if wrong} == {} and rank["found"]
         assert rank["shards"] == 4 and rank["counted"] == (0 if names else 32)

@@ -8,13 +8,15 @@ import tempfile
 import torch
 
 from torch_case import flp, pretend
+from flp._functions import _diverge
 from flp._library import _plans
 
 N, D, E, V, CUT, PADDING = 70, 24, 16, 331, 210, 5
 ROWS = {"temperature": torch.linspace(0.5, 2, N), "teacher_temperature": 1.5}
 OPTIONS = {"plain": {}, "scaled": {"scale": -0.6, "temperature": 0.7}, "rows": ROWS, "capped": {"softcap": 8.0},
            "mask": {"mask": torch.arange(N) % 4 != 1}, "frozen": {}, "none on a rank": {},
-           "chunks": {"budget": 400_000}}
+           "chunks": {"budget": 250_000}}  # with room for the gradient of all scores on one rank
+LEAVES = "hidden", "weight", "teacher_hidden", "teacher_weight"
 KINDS = "jsd", "reverse_kl", "lk", "total_variation"
 
 
@@ -43,8 +45,8 @@ def of_rank(given, rank):
 
 def called(function, given, kind, options, leaves, **more):
     leaves = {field: values.clone().requires_grad_(field in leaves) for field, values in given.items()}
-    names = ("hidden", "weight", "teacher_hidden", "teacher_weight")
-    found = function(*(leaves[name] for name in names), kind, leaves["bias"], leaves["teacher_bias"], **options, **more)
+    biases = leaves["bias"], leaves["teacher_bias"]
+    found = function(*(leaves[name] for name in LEAVES), kind, *biases, **options, **more)
     weights = torch.linspace(-1, 1, N)
     torch.where(found.value.isfinite(), found.value * weights, torch.zeros(())).sum().backward()
     return [values.detach() for values in found], {field: leaf.grad for field, leaf in leaves.items()
@@ -70,10 +72,25 @@ def differences(rank, name, kind, dtype):
     return wrong
 
 
+def exchanges(rank):
+    """How often ranks exchange numbers of a call and its backward pass, of two of them."""
+    cut, part = of_rank(operands("frozen", torch.bfloat16), rank)
+    cut["weight"].requires_grad_()
+    place = {"vocab_offset": part.start, "vocab_valid": part.stop - part.start, "vocab_total": V}
+    made, counts = flp.parallel._group.Group.lists, []
+    flp.parallel._group.Group.lists = lambda group, *given: counts.append(1) or made(group, *given)
+    for _ in range(2):
+        before = len(counts)
+        found = flp.parallel.divergence(*(cut[name] for name in LEAVES), **place)
+        found.value.sum().backward()
+        yield len(counts) - before
+
+
 def run(rank, store, names):
     pretend()
     torch.distributed.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=2)
-    found = {}
+    found, kept, made = {}, [], _diverge.gradients_of_kept
+    _diverge.gradients_of_kept = lambda problem, *given: (problem.group and kept.append(name)) or made(problem, *given)
     with flp.phase("all"):
         for name in names:
             for kind in KINDS if name in ("plain", "rows") else KINDS[:1]:
@@ -85,7 +102,7 @@ def run(rank, store, names):
     except flp.DataError as error:
         counted = int(error.detail.split()[0])
     keys = [plan.key for plan in _plans.existing()]
-    return {"found": found, "counted": counted, "shards": sum(
+    return {"found": found, "counted": counted, "kept": kept[:], "exchanges": list(exchanges(rank)), "shards": sum(
         key.raw_scores and not key.grads and key.vocab in (CUT, V - CUT) for key in keys)}
 
 

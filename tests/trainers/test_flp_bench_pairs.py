@@ -78,6 +78,19 @@ def test_records_of_one_head_and_of_a_payload(tmp_path, capsys, words, title):
     assert title in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("policy", ["grpo", "ppo+k3"])
+def test_records_of_a_policy_beside_its_reference(tmp_path, capsys, policy):
+    result = record_of(tmp_path / "a.json", *TWO, "--dtype", "fp32", "--grad", "hidden", "--grad", "hidden,weight",
+                       "--policy", policy, "--loss", "reverse_kl,jsd", "--peers", "trl-divergence")
+    rows = [row for row in result["rows"] if row["peer"] == "flp"]
+    assert [row["gemms"] for row in rows] == [3, 3, 4, 4] and {row["policy"] for row in rows} == {policy}
+    assert all(row["loss_error"] < 1e-5 for row in rows), rows
+    assert all(row["grad_%s_error" % leaf] < 1e-4 for row in rows for leaf in row["grads"]), rows
+    assert "step, %s with jsd, gradients of hidden and weight: 4 GEMM" % policy in capsys.readouterr().out
+    others = [row for row in result["rows"] if row["peer"] != "flp"]
+    assert others and not any(row["ms"] for row in others)
+
+
 @flpgen_tool.needs_flpgen
 def test_sharp_rows_have_a_teacher_too(tmp_path, monkeypatch):
     monkeypatch.setattr(sharp, "command_path", lambda: flpgen_tool.FLPGEN)
@@ -105,11 +118,14 @@ def test_the_reference_over_chunks_and_of_a_sample_is_the_reference(monkeypatch)
 
 
 @pytest.mark.parametrize("words, reason", [
-    (["--teacher-hidden", "24"], "--teacher-hidden, --one-head, --payload: only with --op diverge"),
+    (["--teacher-hidden", "24"], "--teacher-hidden, --one-head, --payload, --policy: only with --op diverge"),
     (["--op", "diverge", "--teacher-hidden", "8"], "--teacher-hidden: 8 is not accepted; at least --hidden is, 16"),
     ([*TWO, "--one-head"], "--teacher-hidden: 24 is not accepted; with --one-head --hidden is, 16"),
     ([*TWO, "--softcap", "3"], "--op: diverge is not accepted with --softcap"),
     ([*TWO, "--entropy", "forward"], "--op: diverge is not accepted with --entropy"),
+    ([*TWO, "--policy", "grpo"], "--policy: needs --grad hidden, or hidden,weight, and is not accepted with --payload"),
+    ([*TWO, "--policy", "nll,ppo"], "--policy: 'nll,ppo' is not accepted; one of nll, reinforce, "),
+    ([*TWO, "--policy", "grpo", "--grad", "hidden", "--dtype", "fp16"], "--dtype: fp16 is not accepted with --policy"),
     ([*TWO, "--payload"], "--payload: only with --loss forward_kl, without --one-head"),
     (["--op", "diverge", "--one-head", "--grad", "hidden,weight"],
      "--grad: weight is not accepted with --one-head or --payload"),

@@ -8,14 +8,27 @@ import math
 import torch
 
 from .._tensors._operands import Loss, Step
-from . import _eager_step, _eager_torch
+from . import _eager_step
+
+
+def evaluate(loss, out, wants_gradients):
+    """Fills loss and metrics of a Step by torch operations -> the gradients of its logprob and entropy that follow, (n)
+    each, or None."""
+    rows = out.logprob
+    counted, stats = torch.ones((len(rows), 1), dtype=torch.bool, device=rows.device), rows.new_zeros((len(rows), 4))
+    found = _eager_step.evaluate(loss, out, stats, None, counted, None, None, wants_gradients)
+    if found is None:
+        return None, None
+    return found[0], torch.zeros_like(found[0]) if found[1] is None else found[1]
 
 
 class Beside:
-    """loss: a Loss of N rows; target: (N) ids; wants_gradients: whether pulls are wanted. step: what it found"""
+    """loss: a Loss of N rows, which reads no values of all scores; target: (N) ids; wants_gradients: whether pulls are
+    wanted; evaluate: as that above. step: what it found"""
 
-    def __init__(self, loss, target, wants_gradients):
+    def __init__(self, loss, target, wants_gradients, evaluate=evaluate):
         self.loss, self.target, self.wants_gradients = loss, target.long(), wants_gradients
+        self.evaluate = evaluate
         self.step = step = Step()
         step.loss, step.logprob, step.entropy = (torch.zeros(len(target), device=target.device) for _ in range(3))
         step.metrics = step.loss.new_zeros((len(loss.program.metrics), len(target)))
@@ -28,23 +41,18 @@ class Beside:
         for values in (self.step.logprob, self.step.entropy):
             values.masked_fill_(bad, math.nan)
 
-    def pulls(self, rows, logprob, entropy, lse):
-        """-> Pulls of these rows, None unless gradients are wanted. lse: of scores over T, nats"""
+    def pulls(self, rows, logprob, entropy):
+        """-> Pulls of these rows, ids or a slice; None unless gradients are wanted."""
         part, whole = Step(), self.step
-        part.logprob, part.entropy = logprob.float(), entropy.float()
+        part.logprob, part.entropy = (values.float().contiguous() for values in (logprob, entropy))
         part.loss = torch.empty_like(part.logprob)
-        part.metrics = part.loss.new_empty((len(whole.metrics), len(rows)))
+        part.metrics = part.loss.new_empty((len(whole.metrics), len(part.loss)))
         loss = Loss.of_tensors(self.loss.program, self.loss.parameters,
                                [None if values is None else values[rows] for values in self.loss.tensors()])
-        stats = torch.stack([lse / _eager_torch.LN2, torch.zeros_like(lse)], 1)
-        every = torch.ones((len(rows), 1), dtype=torch.bool, device=lse.device)
-        upstream = _eager_step.evaluate(loss, part, stats, None, every, None, None, self.wants_gradients)
+        of_logprob, of_entropy = self.evaluate(loss, part, self.wants_gradients)
         whole.loss[rows], whole.metrics[:, rows] = part.loss, part.metrics
         whole.logprob[rows], whole.entropy[rows] = part.logprob, part.entropy
-        if upstream is None:
-            return None
-        of_entropy = torch.zeros_like(upstream[0]) if upstream[1] is None else upstream[1]
-        return Pulls(self.target[rows], upstream[0], of_entropy, entropy)
+        return None if of_logprob is None else Pulls(self.target[rows], of_logprob, of_entropy, entropy)
 
 
 class Pulls:

@@ -73,7 +73,7 @@ def run(plan, problem, upstream, grads, counts, beside=None):
                 lse, entropy = tile.lse[1], found[3]
                 x = held[0].gather(1, beside.target[active].unsqueeze(1))
                 logprob = _nats(heads[0], rows, x)[:, 0] - lse
-                tile = tile._replace(beside=beside.pulls(active, logprob, entropy, lse))
+                tile = tile._replace(beside=beside.pulls(active, logprob, entropy))
             if grads:
                 tile = tile._replace(pull=_pull(problem, heads, rows, held, tile), upstream=upstream[active].double())
             if grad_hidden is not None:
@@ -97,19 +97,29 @@ def lost(grad_hidden, bad, upstream):
     return grad_hidden
 
 
+def _pairs_of(problem):
+    return (problem.student, problem.student_settings), (problem.teacher, problem.teacher_settings)
+
+
+def rows_left(plan, problem, upstream, counts):
+    """Masks of rows that no divergence is made of, those that are ignored and bad ones or, given upstream, without a
+    gradient; and of bad ones."""
+    target, own = problem.student.target, problem.student_settings
+    left = target == own.ignore_index
+    bad = torch.zeros_like(left)
+    for ops, settings in _pairs_of(problem):
+        bad |= _eager_torch.sort_rows(len(target), target, ops.temperature_rows, None, settings, len(ops.weight))[1]
+    if counts:
+        _eager_torch.count_bad(plan, bad.sum())
+    left |= bad
+    return left if upstream is None else left | (upstream == 0), bad
+
+
 def heads_of(plan, problem, upstream, counts):
     """_Scores of student and teacher, and of the teacher's whole head where that is more, of the same active rows; and
     a mask of bad ones."""
-    pairs = (problem.student, problem.student_settings), (problem.teacher, problem.teacher_settings)
-    target = problem.student.target
-    bad = torch.zeros_like(target, dtype=torch.bool)
-    for ops, settings in pairs:
-        bad |= _eager_torch._classify(plan, len(target), target, ops.temperature_rows, None, settings, len(ops.weight),
-                                      counts=False)[1]
-    if counts:
-        _eager_torch.count_bad(plan, bad.sum())
-    heads = []
-    left = bad if upstream is None else bad | (upstream == 0)
+    heads, (left, bad), target = [], rows_left(plan, problem, upstream, counts), problem.student.target
+    pairs = _pairs_of(problem)
     for ops, settings in pairs if problem.whole is None else (*pairs, (problem.whole, problem.teacher_settings)):
         ops = copy.copy(ops)
         ops.target = target.masked_fill(left, settings.ignore_index)

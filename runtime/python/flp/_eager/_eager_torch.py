@@ -126,6 +126,14 @@ def by_row(values):
 def _classify(plan, n, target, temperature_rows, rows, settings, total, upstream=(), counts=True):
     """Sorts rows into active ids, and a mask of bad ones; counts bad rows and bad row ids in the error word, unless an
     earlier pass of the same call has."""
+    left_out, bad, bad_ids = sort_rows(n, target, temperature_rows, rows, settings, total, upstream)
+    if counts:
+        count_bad(plan, bad.sum() + bad_ids)
+    return torch.nonzero(~left_out & ~bad).flatten(), bad
+
+
+def sort_rows(n, target, temperature_rows, rows, settings, total, upstream=()):
+    """-> masks of rows that are left out and, of the others, of bad ones; how many ids of rows are bad."""
     ignored = by_row(target == settings.ignore_index)
     left_out = ignored.all(1)
     bad_ids = 0
@@ -143,10 +151,7 @@ def _classify(plan, n, target, temperature_rows, rows, settings, total, upstream
     bad = (by_row((target < 0) | (target >= total)) & ~ignored).any(1)
     if temperature_rows is not None:
         bad = bad | ~_check.usable(temperature_rows, settings.softcap, settings.scale)
-    bad = bad & ~left_out
-    if counts:
-        count_bad(plan, bad.sum() + bad_ids)
-    return torch.nonzero(~left_out & ~bad).flatten(), bad
+    return left_out, bad & ~left_out, bad_ids
 
 
 def count_bad(plan, bad):

@@ -7,15 +7,16 @@ flp_diverge compares; backward passes make the products with their gradient.
 
 Four products where two heads are trained from each other. Chunks hold both scores, 8 bytes, of some rows and their
 gradient, 2 or 4, of more: products with the gradient are the faster, the more rows they sum. Values of a row depend on
-the row alone, to the bit. Nothing waits for the device where all rows count; with a mask, temperatures of rows, over
-ranks (_diverge_shards.py) and in a backward pass those that do are counted on the host, as in the torch form
-(_eager_divergence.py), which takes the CPU. Of a teacher with more tokens another forward pass sums all its scores
-(_diverge_rest.py).
+the row alone, to the bit. Nothing waits for the device where all rows count; with a mask or temperatures of rows, and
+in a backward pass, those that do are counted on the host, as in the torch form (_eager_divergence.py), which takes the
+CPU. Ranks share a vocabulary (_diverge_shards.py); of a teacher with more tokens another forward pass sums all its
+scores (_diverge_rest.py).
 """
 import ctypes
 import functools
 import itertools
 import math
+from typing import Any, NamedTuple, Optional
 
 import torch
 
@@ -36,21 +37,41 @@ HIDDEN, SCORES = "hidden", "scores"  # whose gradient a forward pass keeps
 FORWARD_BYTES = 8192  # of a forward pass that stores scores, beside 12 for 768 of a row's
 
 
-def plan_of(problem, program, grads):
-    """The plan of flp_diverge for this problem; None where torch operations take its place. grads: those of the call
-    error: UnavailableError or BudgetError where they cannot, of a kind of a file"""
+class Choice(NamedTuple):
+    """How a call runs. plan: of flp_diverge, None where torch operations take its place; kept: what a forward pass keeps
+    for the gradients of a later call, as way_of has it; chunk: of ranks how many rows have their scores held, and how
+    many their gradient, at most, on all of them"""
+
+    plan: Any
+    kept: Optional[str]
+    chunk: Optional[tuple]
+
+
+def choose(problem, program, all_grads, grads=0, keeps=0):
+    """The Choice of a pass that makes the gradients grads, or keeps something for keeps, in a call of all_grads. Ranks
+    tell each other once, and wait for the device.
+    error: UnavailableError or BudgetError where torch operations cannot take the place of kernels, of a kind of a file"""
     is_file, device = problem.of is None, _run.device_of(problem.student.hidden)
     if device < 0 and not is_file:
-        return None
+        return Choice(None, way_of(None, problem, keeps), None)
     if problem.group is None:
-        return _own_plan_of(problem, program, grads, is_file)
+        plan = _plan_of(problem, program, all_grads, is_file)
+        return Choice(plan, way_of(plan, problem, keeps), None)
     has_some = problem.student_settings.valid > 1  # and not padding alone
-    plan = _own_plan_of(_diverge_shards.of_rank(problem), program, grads, is_file) if has_some else None
-    return plan if all(_diverge_shards.least(problem.group, problem.student.hidden.device, plan is not None)) else None
+    own, rows = _diverge_shards.of_rank(problem), len(problem.student.hidden)
+    plan = _plan_of(own, program, all_grads, is_file) if has_some else None
+    kept, chunk, beside = way_of(plan, own, keeps), (0, 0), (0, 0)
+    if plan is not None:
+        chunk = _rows_of_chunk(plan, own, keeps if kept == HIDDEN else grads, rows)
+        beside = _rows_of_chunk(plan, own, keeps, rows, keeps=True) if kept == SCORES else beside
+    has_plans, has_room, *numbers = _diverge_shards.least(problem.group, problem.student.hidden.device, plan is not None,
+                                                          kept == SCORES, *chunk, *beside)
+    kept = kept if has_room or kept == HIDDEN else None
+    return Choice(plan if has_plans else None, kept, tuple(numbers[2:] if has_room else numbers[:2]))
 
 
-def _own_plan_of(problem, program, grads, is_file):
-    """The same of whole heads."""
+def _plan_of(problem, program, grads, is_file):
+    """The plan of whole heads, or None."""
     student = problem.student
     plan = _plans.get(_plans.Spec(_run.device_of(student.hidden), dtype=_run.TO_C[student.hidden.dtype],
                                   vocab=len(student.weight), op=_c.OP_DIVERGE, loss=program.data))
@@ -79,15 +100,16 @@ def _say_once(text):
     _c.log(_c.LOG_WARNING, text)
 
 
-def run(plan, problem, program, given, upstream, grads, counts, beside=None, keeps=False):
+def run(choice, problem, program, given, upstream, grads, counts, beside=None):
     """As _eager_divergence.run. program, given: of the kind, and {name: number} of its parameters; keeps: whether all
     gradients of scores, of upstream, are given in the place of those of operands, which gradients_of_kept makes"""
+    plan, keeps = choice.plan, choice.kept == SCORES
     with _eager_torch._plain_products(problem.student.hidden):
         active, bad = _rows_of(plan, problem, None if beside else upstream, counts)
-        if beside:
+        if beside and bad is not None:
             beside.lose(bad)
         shard, problem = problem, problem if problem.group is None else _diverge_shards.of_rank(problem)
-        call = _Call(plan, problem, active, program, given, grads, counts, beside, shard, keeps)
+        call = _Call(choice, problem, active, program, given, grads, counts, beside, shard)
         head = call.heads[0]
         pulls, factor = (None, None) if upstream is None else _pulls_of(head, upstream)
         times = None if factor is None else 1 / factor
@@ -104,20 +126,25 @@ def run(plan, problem, program, given, upstream, grads, counts, beside=None, kee
         outputs, grad_hidden = call.placed(bad, upstream)
         if keeps:
             return outputs, (call.dx[:call.count], times, ~call.values[:, 0].isfinite(), active, bad)
-        return outputs, (grad_hidden, *(_diverge_shards.padded(total, operand) for total, operand in zip(
-            gradients.totals(), (shard.student.weight, shard.student.bias))))
+        return outputs, (grad_hidden, *_of_shard(gradients, shard))
+
+
+def _of_shard(gradients, shard):
+    """The gradients of weight and bias, as their operands are."""
+    operands = shard.student.weight, shard.student.bias
+    return (_diverge_shards.padded(total, operand) for total, operand in zip(gradients.totals(), operands))
 
 
 def way_of(plan, problem, grads):
     """What a forward pass keeps for these gradients: HIDDEN, of a frozen head the gradient of hidden for upstream
-    gradients of 1, (N,D) float32; SCORES, that of all scores, where there is room, of a whole head; or None. plan: None
-    for torch operations"""
+    gradients of 1, (N,D) float32; SCORES, that of all scores, where there is room; or None. plan: None for torch
+    operations"""
     rows = len(problem.student.hidden)
     if not rows or not grads:
         return None
     if grads == _c.GRAD_HIDDEN:
         return HIDDEN
-    if plan is None or problem.group is not None:
+    if plan is None:
         return None
     has_room = _divergences.rows_beside(_budget_of(plan, problem), _bytes_of(problem, grads), rows)
     return SCORES if has_room else None
@@ -127,6 +154,7 @@ def gradients_of_kept(problem, kept, upstream, grads):
     """The gradients of hidden, weight and bias from what run gave with keeps; None where that may have no number for a
     row without a gradient. upstream: (N) float32, of values. Waits for the device"""
     dx, times, is_lost, active, bad = kept
+    shard, problem = problem, problem if problem.group is None else _diverge_shards.of_rank(problem)
     head = HeadScores(problem.student, problem.student_settings, active)
     pulls = head.among(upstream)
     if (is_lost & (pulls == 0)).any():
@@ -140,7 +168,7 @@ def gradients_of_kept(problem, kept, upstream, grads):
             grad_hidden[head.place(slice(None))] = made.to(grad_hidden.dtype)
     if bad is not None:
         grad_hidden = _eager_divergence.lost(grad_hidden, bad, upstream)
-    return grad_hidden, *gradients.totals()
+    return grad_hidden, *_of_shard(gradients, shard)
 
 
 def _rows_of(plan, problem, upstream, counts):
@@ -148,8 +176,9 @@ def _rows_of(plan, problem, upstream, counts):
     host knows. upstream: (N), which leaves out rows of 0 where no values are wanted, or None"""
     if problem.every and (counts or upstream is None):
         return None, None
-    heads, bad = _eager_divergence.heads_of(plan, problem, None if counts else upstream, counts)
-    return heads[0].active, bad
+    left, bad = _eager_divergence.rows_left(plan, problem, None if counts else upstream, counts)
+    active = torch.nonzero(~left).flatten()
+    return (None, None) if len(active) == len(bad) else (active, bad)
 
 
 # ---- flp_diverge ----
@@ -217,13 +246,11 @@ def _bytes_of(problem, grads):
     return fixed + FORWARD_BYTES, of_scores + summed // 64, of_gradient
 
 
-def _rows_of_chunk(plan, problem, grads, count, beside=None, keeps=False):
+def _rows_of_chunk(plan, problem, grads, count, keeps=False):
     """-> how many of count active rows have their scores held, and how many their gradient."""
     of_call = _budget_of(plan, problem), _bytes_of(problem, grads), count
     if keeps:
         return _divergences.rows_beside(*of_call), count
-    if beside:  # whose program is many small operations
-        return _divergences.rows_of_chunk(*of_call, at_once=True, most=count)
     is_alone = not grads & _c.GRAD_WEIGHT
     wave = _divergences.wave_of(problem.student.hidden.shape[1], is_alone)
     return _divergences.rows_of_chunk(*of_call, at_once=is_alone, wave=wave)
@@ -266,8 +293,9 @@ def _layout_of(plan, problem, grads):
 class _Call:
     """Chunks of one call: their memory, and what flp_diverge makes of each."""
 
-    def __init__(self, plan, problem, active, program, given, grads, counts, beside, shard, keeps):
+    def __init__(self, choice, problem, active, program, given, grads, counts, beside, shard):
         """shard: the problem as it was given, of whose columns each rank of its group has some, or problem itself"""
+        plan, keeps = choice.plan, choice.kept == SCORES
         self.plan, self.problem, self.grads, self.beside = plan, problem, grads, beside
         self.heads = [HeadScores(problem.student, problem.student_settings, active),
                       HeadScores(problem.teacher, problem.teacher_settings, active)]
@@ -279,9 +307,8 @@ class _Call:
         self.program, self.parameters = program, parameters_of(program, given)
         student, self.count = problem.student, self.heads[0].count
         width = _divergences.width_of(len(student.weight))
-        self.held, self.rows = _rows_of_chunk(plan, problem, grads, self.count, beside, keeps)
-        if shard.group is not None:
-            self.held, self.rows = _diverge_shards.least(shard.group, student.hidden.device, self.held, self.rows)
+        chunk = choice.chunk or _rows_of_chunk(plan, problem, grads, self.count, keeps)
+        self.held, self.rows = (min(rows, self.count) for rows in chunk)
         make = student.hidden.new_empty
         self.x, self.y = (make((self.held, width), dtype=torch.float32) for _ in range(2))
         self.dx = make((self.rows, width)) if grads else None
@@ -289,6 +316,7 @@ class _Call:
             self.dx[:, len(student.weight):] = 0
         self.values = make((self.count, VALUES), dtype=torch.float32) if counts or beside else None
         self.counts, self.grad_hidden = counts, None
+        self.ends = []  # of chunks: flp_args.partial of each head, of all its shards
         if grads & _c.GRAD_HIDDEN and not keeps:
             self.grad_hidden = _eager_divergence.zeros(problem, "hidden", grads)
 
@@ -298,6 +326,8 @@ class _Call:
 
     def placed(self, bad, upstream):
         """What _eager_divergence.run gives of every row, and the gradient of hidden."""
+        if self.ends and self.counts:
+            _diverge_shards.count_beyond(self.plan, [torch.cat(ends) for ends in zip(*self.ends)])
         values = columns_of(self.values, self.program, self.problem.of) if self.counts else [None] * VALUES
         if bad is None:
             return values, self.grad_hidden
@@ -343,10 +373,9 @@ class _Call:
         ends = [_diverge_shards.ends_of(each[:, :self.plan.key.vocab], unit) if own is None else own[:, :2]
                 for each, unit, own in zip(scores, units, sums)]
         partials = self.others.partials(ends, part)
-        if self.counts:
-            _diverge_shards.count_beyond(self.plan, partials)
+        self.ends.append(partials)
         self.state = self.of_shard(self.plan, scores, units, partials)
-        self.others.total(self.state, scores, units, self.of_shard)
+        self.others.total(self.state, scores, [head.wide_unit[part] for head in self.heads], self.of_shard)
         args.state, args.is_shard, args.resumes = address(self.state), 1, 1
 
     def of_shard(self, plan, scores, units, partials):
@@ -365,14 +394,16 @@ class _Call:
         self.state = torch.empty((n, STATE), dtype=torch.float64, device=self.x.device)
         args.state = address(self.state)
         self.plan.execute(args, "flp_diverge")
-        self.target = self.beside.target[head.active[part]]
-        lse = self.state[:, 0] * _eager_torch.LN2
-        score = self.x[:n].gather(1, self.target.unsqueeze(1))[:, 0].double() * head.unit[part].double()
-        pulls = self.beside.pulls(head.active[part], score - lse, self.values[part, ENTROPY].double(), lse)
+        rows = head.place(part)
+        self.target = self.beside.target[rows]
+        score = self.x[:n].gather(1, self.target.unsqueeze(1))[:, 0] * head.wide_unit[part]
+        pulls = self.beside.pulls(rows, torch.sub(score, self.state[:, 0], alpha=_eager_torch.LN2),
+                                  self.values[part, ENTROPY])
         if pulls is None:
             return None
-        factor = 1.0 if head.cap_in is None else head.cap_in
-        self.pulls = [each * factor for each in (pulls.of_logprob, pulls.of_entropy)]
+        self.pulls = [pulls.of_logprob, pulls.of_entropy]
+        if head.cap_in is not None:
+            self.pulls = [each * head.cap_in for each in self.pulls]
         args.values, args.resumes, args.target = None, 1, address(self.target)
         args.grad_logprob, args.grad_entropy = map(address, self.pulls)
         return pulls.idle()

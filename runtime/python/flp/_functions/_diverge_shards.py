@@ -64,22 +64,18 @@ class Ranks:
     def partials(self, ends, _part):
         """flp_args.partial of all ranks' columns (n, 4), of which two numbers count, of each head. ends: (n, 2) of this
         rank's"""
-        return [self._merged(each) for each in ends]
-
-    def _merged(self, ends):
-        top, total = self.group.gather(ends.double()).unbind(-1)
-        out = ends.new_zeros((len(ends), 4))
+        top, total = self.group.gather(torch.stack(ends).double()).unbind(-1)
         most = top.amax(0)
-        out[:, 0], out[:, 1] = most, (total * torch.exp2(top - most)).sum(0)
-        return out
+        return torch.stack([most, (total * torch.exp2(top - most)).sum(0), most, most], -1).float().unbind(0)
 
     def total(self, state, scores, units, _of_shard):
-        """Makes of this rank's state (n, STATE) that of all, in place. scores: of student and teacher (n, V)"""
+        """Makes of this rank's state (n, STATE) that of all, in place. scores: of student and teacher (n, V); units:
+        (n) float64 each"""
         sums = state[:, 2:STATE - 2].contiguous()
         self.group.total(sums)
         state[:, 2:STATE - 2] = sums
         best = state[:, STATE - 2:].long()
-        tops = torch.stack([each.gather(1, best[:, at:at + 1])[:, 0].double() * unit.double()
+        tops = torch.stack([each.gather(1, best[:, at:at + 1])[:, 0] * unit
                             for at, (each, unit) in enumerate(zip(scores, units))], 1).nan_to_num(-math.inf)
         tops, best = self.group.gather(torch.cat([tops, (best + self.offset).double()], 1)).split(2, -1)
         state[:, STATE - 2:] = best.masked_fill(tops < tops.amax(0), math.inf).amin(0)

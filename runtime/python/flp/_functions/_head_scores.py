@@ -4,6 +4,7 @@ A forward pass that stores them (flp_spec.raw_scores) makes them, and their log-
 alone.
 """
 import copy
+import functools
 
 import torch
 
@@ -30,6 +31,15 @@ class HeadScores:
         else:
             self.unit = (unit / self.among(ops.temperature_rows).double()).float()
 
+    @functools.cached_property
+    def wide_unit(self):
+        """unit in float64."""
+        return self.unit.double()
+
+    @functools.cached_property
+    def _targets(self):
+        return self.ops.hidden.new_zeros(self.count, dtype=torch.int64)
+
     def among(self, values):
         """Those of the active rows."""
         return values if self.active is None else values[self.active]
@@ -45,7 +55,7 @@ class HeadScores:
         """Stores raw scores of some active rows, of a softcap their tanh, in the first columns of out (n, V or more)
         -> flp_args.partial of them, (n, 4) float32, or None without has_sums."""
         hidden = self.hidden(part)
-        ops = without_targets(self.ops, hidden, self.ops.bias)
+        ops = Operands(hidden, self.ops.weight, self.ops.bias, self._targets[:len(hidden)])
         sums = torch.empty((len(hidden), 4), dtype=torch.float32, device=hidden.device)
         fields = _run.operand_fields(ops, self.settings)
         fields.update(partial=sums, raw_scores=out, raw_scores_stride=out.stride(0))

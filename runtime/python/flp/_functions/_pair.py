@@ -61,7 +61,7 @@ class Pair:
             _check.refuse_type("renormalise", renormalise, "True or False")
         if ids is not None or renormalise:
             self._take_part(ids, renormalise, weight)
-        self.every = mask is None and settled is None and shared is None
+        self.every = mask is None and settled is None
         if settled is None:
             self.counted = _check.leave_out(mask, every, self.student, self.teacher)
 
@@ -93,7 +93,7 @@ class Pair:
         """-> PlanInfo's text, plan, and passes: forward, backward and step."""
         student, teacher, problem = _problem_of(self.student.settings, self.teacher.settings, self.of, self.shared,
                                                 self.every, self.tensors())
-        plan = _diverge.plan_of(problem, self.program, self.student.grads)
+        plan, kept, _ = _diverge.choose(problem, self.program, self.student.grads, keeps=self.student.grads)
         run = plan or _run.torch_plan(student, self.student.settings)
         texts = [run.describe()]
         if plan is not None:
@@ -101,7 +101,6 @@ class Pair:
                       (("student", student, self.student), ("teacher", teacher, self.teacher))]
         if plan is not None and problem.whole is not None:
             texts.append("all of the teacher's scores: " + _diverge_rest.plan_of_whole(problem).describe())
-        kept = _diverge.way_of(plan, problem, self.student.grads)
         return "\n".join(texts), run, _diverge.layouts_of(plan, problem, self.student.grads, kept)
 
     @property
@@ -130,20 +129,19 @@ def _run_pair(student_settings, teacher_settings, program, given, of, shared, ev
               upstream=None, grads=0, counts=True, beside=None, keeps=0, kept=()):
     with torch.no_grad():
         student, _, problem = _problem_of(student_settings, teacher_settings, of, shared, every, tensors)
-        plan = _diverge.plan_of(problem, program, all_grads)
-        way = _diverge.way_of(plan, problem, keeps)
-        if way is not None:
-            upstream, grads = torch.ones(len(student.hidden), device=student.hidden.device), keeps
-        if way == _diverge.HIDDEN:
-            problem = _wide(problem)
-        run, found = plan or _run.torch_plan(student, student_settings), None
-        gradients = _of_kept(problem, kept, upstream, grads) if kept else None
-        if gradients is None and plan is not None:
-            found, gradients = _diverge.run(plan, problem, program, given, upstream, grads, counts, beside,
-                                            keeps=way == _diverge.SCORES)
-        elif gradients is None:
-            found, gradients = _eager_divergence.run(run, problem, upstream, grads, counts, beside)
-        _watch.told(_plans.rung_name(run.rung), "diverge")
+        found, gradients = None, _of_kept(problem, kept, upstream, grads) if kept else None
+        if gradients is None:
+            choice = _diverge.choose(problem, program, all_grads, grads, keeps)
+            way, run = choice.kept, choice.plan or _run.torch_plan(student, student_settings)
+            if way is not None:
+                upstream, grads = torch.ones(len(student.hidden), device=student.hidden.device), keeps
+            if way == _diverge.HIDDEN:
+                problem = _wide(problem)
+            if choice.plan is not None:
+                found, gradients = _diverge.run(choice, problem, program, given, upstream, grads, counts, beside)
+            else:
+                found, gradients = _eager_divergence.run(run, problem, upstream, grads, counts, beside)
+            _watch.told(_plans.rung_name(run.rung), "diverge")
         if keeps:
             return Divergence(*found), {None: (), _diverge.HIDDEN: gradients[:1], _diverge.SCORES: gradients}[way]
         if shared is not None and gradients[0] is not None:

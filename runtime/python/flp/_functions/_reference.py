@@ -12,11 +12,12 @@ from typing import Mapping, NamedTuple
 import torch
 from torch import Tensor
 
+from .._eager import _beside
 from .._eager._beside import Beside
 from .._passes import _run
 from .._tensors import _check
 from .._tensors._operands import OPERANDS, Loss, Operands
-from . import _hand_out
+from . import _hand_out, _loss_rows
 from ._pair import Pair
 
 UNREAD = "lse", "mean_score"  # inputs of a loss whose gradients a divergence's do not take with them
@@ -97,7 +98,8 @@ def loss_of(pair, coefficient, loss, grad_scale, mask):
 
 def _made(run, coefficient, grads, loss, tensors):
     """-> the Step, the Divergence of rows, and the gradients of hidden, weight and bias."""
-    beside = Beside(loss, tensors[TARGET], bool(grads))
+    evaluate = _loss_rows.evaluate_of(loss.program, _run.device_of(tensors[TARGET]))
+    beside = Beside(loss, tensors[TARGET], bool(grads), evaluate or _beside.evaluate)
     return (beside.step, *run(*tensors, upstream=loss.weight * coefficient, grads=grads, beside=beside))
 
 

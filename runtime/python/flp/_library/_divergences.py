@@ -91,21 +91,21 @@ def bytes_of(vocab, hidden_bytes, element, grads, sums):
     return sums, of_scores, element * width + 3 * hidden_bytes[0] + 64 if grads else 0
 
 
-def rows_of_chunk(budget, bytes_of_call, rows, at_once=False, most=SCORES_MOST, wave=0):
-    """-> how many of a call's rows have their scores held, at most so many, and how many their gradient, for products
-    with it. at_once: as many, as no sum is the better for more of them. Panels of a forward pass are whole, where there
+def rows_of_chunk(budget, bytes_of_call, rows, at_once=False, wave=0):
+    """-> how many of a call's rows have their scores held, and how many their gradient, for products with it. at_once:
+    as many, as no sum is the better for more of them. Panels of a forward pass are whole, where there
     is room for one, and so are waves of rows of products, 0 for none"""
     fixed, of_scores, of_gradient = bytes_of_call
     each = 1 if at_once else GRADIENTS_EACH
     held = _whole((budget - fixed) // (of_scores + each * of_gradient)) or \
         _whole((budget - fixed) // (of_scores + of_gradient)) or 1
-    held = min(rows, held, most)
+    held = min(rows, held, SCORES_MOST)
     more = max(held, min(rows, (budget - fixed - held * of_scores) // of_gradient)) if of_gradient else held
     waves = (budget - fixed - min(held, LEAST_BESIDE) * of_scores) // of_gradient // wave if wave and of_gradient else 0
     if more < rows and waves:
         waves = min(waves, -(-held // wave)) if at_once else waves
         room = _whole((budget - fixed - waves * wave * of_gradient) // of_scores)
-        return min(most, waves * wave, room), min(rows, waves * wave)
+        return min(SCORES_MOST, waves * wave, room), min(rows, waves * wave)
     if at_once or more == rows:
         return held, held if at_once else rows
     return held, more // held * held

@@ -261,13 +261,18 @@ def enqueue(plan, which, n, device, settings, fields):
     args.temperature, args.scale = settings.temperature, settings.scale
     args.ignore_index = settings.ignore_index
     args.vocab_offset, args.vocab_valid, args.vocab_total = settings.offset, settings.valid, settings.total
+    fill(args, plan, fields)
+    with _memory.workspace(size, device, plan.key.device, args.stream) as start:
+        args.workspace, args.workspace_bytes = start, size
+        plan.execute(args, "flp_step" if which == _c.PASS_STEP else "flp_execute")
+
+
+def fill(args, plan, fields):
+    """Fields of a struct, tensors by address, and the stream."""
     for name, value in fields.items():
         if value is not None:
             setattr(args, name, address(value) if isinstance(value, Tensor) else value)
     args.stream = stream_of(plan.key.device)
-    with _memory.workspace(size, device, plan.key.device, args.stream) as start:
-        args.workspace, args.workspace_bytes = start, size
-        plan.execute(args, "flp_step" if which == _c.PASS_STEP else "flp_execute")
 
 
 def row_fields(target, temperature_rows, rows):

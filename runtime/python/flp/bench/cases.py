@@ -22,7 +22,7 @@ SMOOTHING, Z_LOSS = 0.1, 1e-4  # of it
 TAIL = "flp, tail"  # ours with --tail, beside ours without
 # What libraries of a generalised Jensen-Shannon divergence know kinds by: the teacher's share of the mixture.
 TEACHER_SHARES = {"forward_kl": 0.0, "reverse_kl": 1.0, "jsd": 0.5}
-BETA = 0.04  # of the Kullback-Leibler term that a loss has with +k1, +k2 or +k3
+BETA = 0.04  # of the Kullback-Leibler term that a loss has with +k1, +k2 or +k3, and of the divergence beside one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +47,7 @@ class Case:
     teacher: Optional[int] = None  # columns of the teacher's hidden states
     one_head: bool = False  # the student's weight is the teacher's
     payload: bool = False  # what flp.divergence_payload gives stands for the teacher
+    policy: Optional[str] = None  # steps by this rule of LOSSES, alone or with +k1, ...; the teacher is their reference
 
     @property
     def name(self):
@@ -56,17 +57,17 @@ class Case:
 
     @property
     def reads_batch(self):
-        """Whether its loss is one of logprobs, which data.Batch has the rest of."""
-        return bool(self.loss) and self.op == HEAD
+        """Whether its loss is one of logprobs, which data.Batch has the rest of, or stands beside one."""
+        return bool(self.loss) and self.op == HEAD or bool(self.policy)
 
     @property
     def rule(self):
-        return self.loss.partition("+")[0]
+        return (self.policy or self.loss).partition("+")[0]
 
     @property
     def kl_kind(self):
         """ "k1", "k2", "k3", or "" without a term."""
-        return self.loss.partition("+")[2]
+        return (self.policy or self.loss).partition("+")[2]
 
     @property
     def products(self):
@@ -95,9 +96,10 @@ def cases_of(options, n):
     shape = dict(n=n, hidden=options.hidden, vocab=options.vocab, dtype=options.dtype, bias=options.bias,
                  softcap=options.softcap, budget=options.budget)
     if options.op == DIVERGE:
-        masks = dict.fromkeys([(), *options.grad])
+        masks = dict.fromkeys([*([] if options.policy else [()]), *options.grad])
         return [Case(grads=grads, loss=loss, op=DIVERGE, teacher=options.teacher_hidden, one_head=options.one_head,
-                     payload=options.payload, **shape) for grads in masks for loss in options.loss]
+                     payload=options.payload, policy=options.policy, **shape)
+                for grads in masks for loss in options.loss]
     if options.loss:
         return [Case(grads=grads, loss=loss, accumulate=options.accumulate and "weight" in grads, tail=options.tail,
                      **shape)

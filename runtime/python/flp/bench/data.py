@@ -70,7 +70,8 @@ class Data:
     def others(self, case, weight):
         """What a call of the case takes beside hidden and weight, a leaf of this head's."""
         if case.op == cases.DIVERGE:
-            return (self.teacher._replace(weight=weight) if case.one_head else self.teacher,)
+            teacher = self.teacher._replace(weight=weight) if case.one_head else self.teacher
+            return (teacher, self.target) if case.policy else (teacher,)
         return self.bias, self.target
 
     def batch(self, case, known):

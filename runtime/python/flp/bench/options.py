@@ -7,7 +7,7 @@ import flp
 
 from .._library import _numbers
 from . import peers, sharp
-from .cases import CROSS_ENTROPY, DIVERGE, DTYPES, ENTROPIES, GRADS, HEAD, LOSSES, OPS, SMOOTHING, TAIL, Z_LOSS
+from .cases import BETA, CROSS_ENTROPY, DIVERGE, DTYPES, ENTROPIES, GRADS, HEAD, LOSSES, OPS, SMOOTHING, TAIL, Z_LOSS
 
 PROGRAM = "python -m flp.bench"
 
@@ -46,6 +46,8 @@ EPILOG = """examples:
   {program} --op diverge --vocab 151936 --hidden 2048 --teacher-hidden 4096 --loss reverse_kl,jsd \\
       --grad hidden,weight --data policy --budget 1.5G
   {program} --op diverge --vocab 151936 --hidden 4096 --one-head --grad hidden --budget 1.5G
+  # steps of GRPO with the exact divergence from a reference
+  {program} --op diverge --vocab 151936 --hidden 2048 --teacher-hidden 4096 --policy grpo --grad hidden,weight
   # only two peers; all but one
   {program} --vocab 32768 --hidden 2048 --peers cce,verl
   {program} --vocab 32768 --hidden 2048 --peers=all,-quack
@@ -119,6 +121,14 @@ losses_of = {
     HEAD: words([CROSS_ENTROPY, *(name + term for name in LOSSES for term in ("", "+k1", "+k2", "+k3"))],
                 "%s, alone or with +k1, +k2 or +k3, or %s" % (", ".join(LOSSES), CROSS_ENTROPY)),
     DIVERGE: words(list(flp.losses.DIVERGENCES))}
+
+
+def policy(text):
+    """A rule, alone or with a term of divergence."""
+    rule, is_more, term = text.partition("+")
+    if rule in LOSSES and (not is_more or term in ("k1", "k2", "k3")):
+        return text
+    return refuse(text, "one of %s, alone or with +k1, +k2 or +k3, is" % ", ".join(LOSSES))
 
 
 def tail(text):
@@ -224,6 +234,10 @@ def add_divergence_options(parser):
                        help="columns of the teacher's hidden states and weight, D (default) or more")
     group.add_argument("--one-head", action="store_true",
                        help="the student's weight, frozen, is the teacher's too")
+    group.add_argument("--policy", type=policy, metavar="LOSS",
+                       help="steps of a policy by this loss of %s, alone or with +k1, +k2 or +k3, whose reference the "
+                            "teacher is: the divergence counts %g times; ours alone has them; needs --grad"
+                            % (", ".join(LOSSES), BETA))
     group.add_argument("--payload", action="store_true",
                        help="of forward_kl and a frozen head: ours takes what flp.divergence_payload made beforehand")
 
@@ -259,6 +273,10 @@ def check_divergence(parser, values):
     if more < 0 or more and values["one_head"]:
         parser.error("argument --teacher-hidden: %d is not accepted; %s --hidden is, %d" % (
             values["teacher_hidden"], "with --one-head" if values["one_head"] else "at least", values["hidden"]))
+    if values["policy"] and values["dtype"] == "fp16":
+        parser.error("argument --dtype: fp16 is not accepted with --policy")
+    if values["policy"] and (values["payload"] or not all(values["grad"])):
+        parser.error("argument --policy: needs --grad hidden, or hidden,weight, and is not accepted with --payload")
     if values["payload"] and (values["loss"] != ["forward_kl"] or values["one_head"]):
         parser.error("argument --payload: only with --loss forward_kl, without --one-head")
     if (values["one_head"] or values["payload"]) and any("weight" in grads for grads in values["grad"]):
@@ -291,8 +309,8 @@ def parse(arguments):
     if op == DIVERGE:
         check_divergence(parser, values)
         return argparse.Namespace(**values)
-    if values["teacher_hidden"] or values["one_head"] or values["payload"]:
-        parser.error("argument --teacher-hidden, --one-head, --payload: only with --op diverge")
+    if values["teacher_hidden"] or values["one_head"] or values["payload"] or values["policy"]:
+        parser.error("argument --teacher-hidden, --one-head, --payload, --policy: only with --op diverge")
     if values["loss"] and not any(values["grad"]):
         parser.error("argument --loss: needs --grad hidden, or hidden,weight")
     if values["loss"] and (values["entropy"] != ["none"] or values["softcap"] or values["save"]):

@@ -3,7 +3,7 @@ import torch
 
 import flp
 
-from .cases import CROSS_ENTROPY, SMOOTHING, TAIL, Z_LOSS
+from .cases import BETA, CROSS_ENTROPY, SMOOTHING, TAIL, Z_LOSS
 from .peers.seam import Peer, Result
 
 
@@ -69,9 +69,9 @@ class Flp(Peer):
 
 class FlpDivergence(Peer):
     name = Flp.name
-    title = "flp.divergence_loss; without gradients, and of a payload, flp.divergence"
+    title = "flp.divergence_loss; without gradients, and of a payload, flp.divergence; with --policy flp.policy_loss"
     distribution, install, needs_cuda, load = Flp.distribution, Flp.install, Flp.needs_cuda, Flp.load
-    divergences, payload = tuple(flp.losses.DIVERGENCES), True
+    divergences, payload, policies = tuple(flp.losses.DIVERGENCES), True, True
 
     def run(self, hidden, weight, teacher, case):
         if case.payload:
@@ -82,8 +82,15 @@ class FlpDivergence(Peer):
             return Result(divergence=flp.divergence(*operands, budget=case.budget).value)
         return Result(loss=flp.divergence_loss(*operands, budget=case.budget)[0])
 
-    def details(self, hidden, weight, teacher, case):
-        return {"budget_bytes": case.budget}
+    def step(self, hidden, weight, teacher, target, batch, case):
+        hidden, other, target = (each.view(-1, batch.tokens, *each.shape[1:]) for each in
+                                 (hidden, teacher.hidden, target))
+        reference = flp.Reference(other, teacher.weight, kind=case.loss, coefficient=BETA)
+        return Result(loss=flp.policy_loss(case.rule, hidden, weight, target, batch.advantage, reference=reference,
+                                           budget=case.budget, **batch.options())[0])
+
+    def details(self, *arguments):
+        return {"budget_bytes": arguments[-1].budget}
 
 
 class FlpTail(Flp):

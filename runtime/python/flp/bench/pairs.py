@@ -2,6 +2,7 @@
 
     x = h Wᵀ, y = h' W'ᵀ;  q = softmax x, p = softmax y;  value_i = D(p_i, q_i);  loss = mean of all rows
     dh = dx W, dW = dxᵀ h, dx by autograd of the formula of flp.losses.DIVERGENCES over all columns
+    beside a policy's loss, whose derivatives by logprobs are u: loss += BETA·mean, dx = BETA·dx + u·([v = y] - q)
 
 Invariant: y − x deviates by SPREAD nats, whatever the rows are: the teacher's head is the student's, and what it has
 more of columns, or its hidden states have of noise, makes the difference.
@@ -13,7 +14,7 @@ import torch
 
 import flp
 
-from . import limits, reference
+from . import cases, limits, reference
 
 SPREAD = 0.05  # nats
 # Bounds one matrix of a chunk of rows in fp64, of which autograd keeps a dozen.
@@ -76,7 +77,7 @@ class Reference:
     """rows, columns: ids of the sampled ones; whole: whether all rows are computed; entropy: of the student, of those
     that are."""
 
-    entropy_all = entropy = None
+    entropy_all = entropy = logprob_all = None
 
     def __init__(self, data, seed):
         self.data, self._known = data, {}
@@ -85,30 +86,37 @@ class Reference:
         self.columns = reference.sample_of(vocab, reference.SAMPLE_COLUMNS, seed + 1).to(device)
         self.whole = 2.0 * n * max(depth, data.teacher.hidden.shape[1]) * vocab <= reference.AFFORDABLE_FLOPS
 
-    def of(self, case):
+    def of(self, case, batch=None):
+        """batch: data.Batch of a case beside a policy's loss"""
         if case.loss not in self._known:
-            self._known[case.loss] = self._compute(flp.losses.DIVERGENCES[case.loss])
+            self._known[case.loss] = self._compute(flp.losses.DIVERGENCES[case.loss], batch)
         return self._known[case.loss]
 
-    def _compute(self, kind):
+    def _compute(self, kind, batch):
         data, found = self.data, []
         n, vocab = len(data.hidden), len(data.weight)
         grad_hidden = torch.zeros((len(self.rows), data.hidden.shape[1]), dtype=torch.float64, device=self.rows.device)
         grad_weight = grad_hidden.new_zeros((len(self.columns), data.hidden.shape[1]))
         chosen = torch.arange(n, device=self.rows.device) if self.whole else self.rows
         for part in chosen.split(max(1, CHUNK_BYTES // (8 * vocab))):
-            value, entropy, dx = rows_of(kind, data.hidden[part], data.weight, data.teacher.hidden[part],
-                                         data.teacher.weight)
-            found.append((value, entropy))
+            value, log_q, dx = rows_of(kind, data.hidden[part], data.weight, data.teacher.hidden[part],
+                                       data.teacher.weight)
+            q, own = log_q.exp(), data.target[part].unsqueeze(1)
+            found.append((value, -(q * log_q).sum(-1), log_q.gather(1, own)[:, 0]))
+            if batch:
+                u = n * batch.upstream.logprob[part].double().unsqueeze(1)
+                dx = (cases.BETA * dx - u * q).scatter_add_(1, own, u)
             sampled = torch.isin(part, self.rows)
             at = torch.searchsorted(self.rows, part[sampled])
             for columns in slices(vocab):
                 grad_hidden[at] += dx[sampled, columns] @ data.weight[columns].double() / n
             grad_weight += dx[:, self.columns].t() @ data.hidden[part].double() / n
-        value, self.entropy = map(torch.cat, zip(*found))
-        mean = value.mean().item()
+        value, self.entropy, logprob = map(torch.cat, zip(*found))
+        mean = loss = value.mean().item()
+        if batch and self.whole:
+            loss = cases.BETA * mean + batch.loss_of(logprob).item()
         return Known(self.rows, self.columns, value[self.rows] if self.whole else value, mean,
-                     mean if self.whole else None, grad_hidden, grad_weight if self.whole else None)
+                     loss if self.whole else None, grad_hidden, grad_weight if self.whole else None)
 
 
 def slices(vocab):
@@ -123,7 +131,7 @@ def scores_of(hidden, weight):
 
 
 def rows_of(kind, hidden, weight, teacher_hidden, teacher_weight):
-    """Divergence and entropy (n) of the student, and the divergence's derivative (n,V) by the student's scores."""
+    """Divergence (n), the student's log-probabilities, and the divergence's derivative by its scores, (n,V) each."""
     scores = scores_of(hidden, weight).requires_grad_()
     log_p = torch.log_softmax(scores_of(teacher_hidden, teacher_weight), -1)
     with torch.enable_grad():
@@ -131,4 +139,4 @@ def rows_of(kind, hidden, weight, teacher_hidden, teacher_weight):
         q = log_q.exp()
         value = kind.of(flp.losses.Outcomes(log_p, log_q, log_p.exp(), q, lambda each: each.sum(-1)), **kind.options)
         dx, = torch.autograd.grad(value.sum(), scores)
-    return value.detach(), -(q * log_q).sum(-1).detach(), dx
+    return value.detach(), log_q.detach(), dx

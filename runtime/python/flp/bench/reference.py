@@ -55,7 +55,7 @@ class Reference:
         self.mean_loss = (lse - target_score).mean().item() if self.whole else None
         self.mean_all = mean if self.whole else None
 
-    def of(self, case):
+    def of(self, case, batch):
         """What it knows of a case: the same of all."""
         return self
 

@@ -100,7 +100,8 @@ class Entry:
             gathered.zero_()
         (result, grads), peak = memory.peak_of(self.subject.call, device)
         self.found = {"extra_bytes": peak, "result_bytes": memory.bytes_of((result, grads))}
-        self.found.update(self.loss_errors(result, exact) if self.batch else errors_of(result, exact))
+        of_batch = self.batch and self.case.op == cases.HEAD
+        self.found.update(self.loss_errors(result, exact) if of_batch else errors_of(result, exact))
         self.found.update(self.gradient_errors(grads, exact))
         self.found.update(self.contender.peer.details(*self.operands, self.case))
         if self.case.op == cases.DIVERGE:
@@ -130,6 +131,8 @@ class Entry:
             row.update(loss=case.loss, accumulate=case.accumulate)
         if case.loss == cases.CROSS_ENTROPY:
             row.update(label_smoothing=cases.SMOOTHING, z_loss=cases.Z_LOSS)
+        if case.policy:
+            row.update(policy=case.policy)
         if case.op == cases.DIVERGE:
             row.update(op=case.op, teacher_D=case.teacher, one_head=case.one_head, payload=case.payload,
                        divergence=None, divergence_error=None)
@@ -233,8 +236,8 @@ class Run:
         wanted = cases.cases_of(self.options, n)
         end_of_preparing = deadline - ROUNDS_SHARE * (deadline - time.monotonic())
         batches = {case.loss: tensors.batch(case, exact) for case in wanted if case.reads_batch}
-        entries = [self.prepared(contender, case, tensors, exact.of(case), batches.get(case.loss), end_of_preparing)
-                   for contender in loaded for case in wanted]
+        entries = [self.prepared(contender, case, tensors, exact.of(case, batches.get(case.loss)),
+                                 batches.get(case.loss), end_of_preparing) for contender in loaded for case in wanted]
         products = self.products(tensors, wanted)
         subjects = [entry.subject for entry in entries] + (list(products.subjects.values()) if products else [])
         self.say("N=%d: %d rounds of %d subjects" % (n, self.options.rounds,

@@ -43,6 +43,7 @@ def title_of(row):
     grads = ", gradients of %s" % " and ".join(row["grads"]) if row["grads"] else ""
     what = row.get("loss") or "entropy " + row["entropy"]
     what += " from a payload" if row.get("payload") else ""
+    what = "%s with %s" % (row["policy"], what) if row.get("policy") else what
     teacher = "" if row.get("teacher_D") is None else " of one head" if row["one_head"] else " E=%d" % row["teacher_D"]
     rows = "" if row["data"] == sharp.RANDOM else ", %s rows" % row["data"]
     return "N=%d D=%d%s V=%d %s%s, %s, %s%s" % (row["N"], row["D"], teacher, row["V"], row["dtype"], rows, row["case"],

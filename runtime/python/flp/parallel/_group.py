@@ -1,7 +1,7 @@
 """The ranks that share one vocabulary, and the few collectives that they run.
 
 Invariants: a group of one rank sends nothing; empty tensors are not sent, as every rank has the same number of rows;
-nothing here waits for a device on the host, except lists(), which is called once a weight.
+nothing here waits for a device on the host, except lists().
 """
 import torch
 import torch.distributed as dist

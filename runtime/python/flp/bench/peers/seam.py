@@ -41,6 +41,7 @@ class Peer:
     packages = ()  # those around the module that are not to be started, parents first
     divergences = ()  # of two heads that it can, by the names of flp.losses.DIVERGENCES; it can those alone
     payload = False  # whether it takes what stands for the teacher
+    policies = False  # whether it has a divergence beside the loss of a policy update
     losses = None  # the losses that it can, of those that are no function of logprobs to it; None: all
 
     @property
@@ -82,6 +83,8 @@ class Peer:
             return "takes %s only, not %s" % (" and ".join(self.dtypes), case.dtype)
         if case.op == DIVERGE and case.loss not in self.divergences:
             return "gives no %s" % case.loss
+        if case.policy and not self.policies:
+            return "has no loss of a policy beside it"
         if case.op == DIVERGE:
             return "takes no payload" if case.payload and not self.payload else self.misfit(case)
         if case.entropy != "none" and not self.entropy:
