@@ -163,6 +163,7 @@ def test_two_heads_are_explained(folder):
     assert step["products"] == 4 and step["gradient_rows"] >= step["chunk_rows"] > 0 and "sm_90a" in found["text"]
     assert 1 < len(chunks) == -(-700 // step["gradient_rows"])
     assert max(chunks) <= step["bytes"] <= 600_000
+    assert "budget is 60000 bytes (accepted: at least 7" in found["refused"], found["refused"]
     assert found["drafts"][0] == 5 and "V=331 D=16 topk=1" in found["drafts"][1]
     ways = found["ways"]
     assert {name: way["products"] for name, way in ways.items()} == {"kept": [2, 2], "anew": [2, 4], "frozen": [3, 0]}

@@ -82,9 +82,14 @@ def explained(n, budget):
     _diverge._Call.diverge = noting
     flp.divergence_loss(*heads, "jsd", budget=budget)
     _diverge._Call.diverge = made
+    try:
+        flp.divergence_loss(*heads, "jsd", budget=60_000)
+        refused = ""
+    except flp.BudgetError as error:
+        refused = str(error)
     drafts = flp.explain_divergence(heads[0], heads[1][:200], *heads[2:], "jsd", teacher_ids=torch.arange(200))
     return {"step": info.step, "text": str(info), "chunks": chunks, "drafts": [drafts.step["products"], str(drafts)],
-            "ways": ways(heads, budget)}
+            "ways": ways(heads, budget), "refused": refused}
 
 
 def ways(heads, budget):

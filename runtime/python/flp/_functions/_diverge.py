@@ -16,7 +16,7 @@ import ctypes
 import functools
 import itertools
 import math
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Tuple
 
 import torch
 
@@ -38,24 +38,24 @@ FORWARD_BYTES = 8192  # of a forward pass that stores scores, beside 12 for 768 
 
 
 class Choice(NamedTuple):
-    """How a call runs. plan: of flp_diverge, None where torch operations take its place; kept: what a forward pass keeps
-    for the gradients of a later call, as way_of has it; chunk: of ranks how many rows have their scores held, and how
-    many their gradient, at most, on all of them"""
+    """How a call runs. plan: of flp_diverge, None where torch operations take its place; kept: what a forward pass
+    keeps for the gradients of a later call, as way_of has it; chunk: of ranks how many rows have their scores held, and
+    how many their gradient, at most, on all of them"""
 
     plan: Any
     kept: Optional[str]
-    chunk: Optional[tuple]
+    chunk: Optional[Tuple[int, int]]
 
 
 def choose(problem, program, all_grads, grads=0, keeps=0):
     """The Choice of a pass that makes the gradients grads, or keeps something for keeps, in a call of all_grads. Ranks
     tell each other once, and wait for the device.
-    error: UnavailableError or BudgetError where torch operations cannot take the place of kernels, of a kind of a file"""
+    error: UnavailableError or BudgetError where kernels cannot, of a kind of a file"""
     is_file, device = problem.of is None, _run.device_of(problem.student.hidden)
     if device < 0 and not is_file:
         return Choice(None, way_of(None, problem, keeps), None)
     if problem.group is None:
-        plan = _plan_of(problem, program, all_grads, is_file)
+        plan = _plan_of(problem, program, all_grads, is_file, _eager_divergence.bytes_of(problem))
         return Choice(plan, way_of(plan, problem, keeps), None)
     has_some = problem.student_settings.valid > 1  # and not padding alone
     own, rows = _diverge_shards.of_rank(problem), len(problem.student.hidden)
@@ -64,14 +64,14 @@ def choose(problem, program, all_grads, grads=0, keeps=0):
     if plan is not None:
         chunk = _rows_of_chunk(plan, own, keeps if kept == HIDDEN else grads, rows)
         beside = _rows_of_chunk(plan, own, keeps, rows, keeps=True) if kept == SCORES else beside
-    has_plans, has_room, *numbers = _diverge_shards.least(problem.group, problem.student.hidden.device, plan is not None,
-                                                          kept == SCORES, *chunk, *beside)
+    has_plans, has_room, *numbers = _diverge_shards.least(
+        problem.group, problem.student.hidden.device, plan is not None, kept == SCORES, *chunk, *beside)
     kept = kept if has_room or kept == HIDDEN else None
     return Choice(plan if has_plans else None, kept, tuple(numbers[2:] if has_room else numbers[:2]))
 
 
-def _plan_of(problem, program, grads, is_file):
-    """The plan of whole heads, or None."""
+def _plan_of(problem, program, grads, is_file, of_torch=0):
+    """The plan of whole heads, or None. of_torch: bytes that torch operations take, 0 where these refuse a budget"""
     student = problem.student
     plan = _plans.get(_plans.Spec(_run.device_of(student.hidden), dtype=_run.TO_C[student.hidden.dtype],
                                   vocab=len(student.weight), op=_c.OP_DIVERGE, loss=program.data))
@@ -88,7 +88,7 @@ def _plan_of(problem, program, grads, is_file):
     budget = _budget_of(plan, problem)
     if least <= budget:
         return plan
-    if is_file:
+    if is_file or of_torch > budget:
         _divergences.refuse_budget(budget, least, len(problem.student.hidden), len(problem.student.weight))
     _say_once("flp.divergence: the budget of %d bytes holds no row and its gradients, %d: chunked torch operations, "
               "which are far slower, take the place of kernels" % (budget, least))
