@@ -600,8 +600,8 @@ FLP_API flp_status flp_loss_describe(const void *bytes, size_t length, flp_loss_
  * exist before a factor that comes later is known, such as a loss scale. fp16 holds 6e-8 to 65504:
  * put that factor into row_weight (and vectors that stand for weights), or ask for gradients in FP32
  * (spec.grad_hidden_dtype, grad_weight_dtype, grad_bias_dtype), multiply those in float and round once.
- * Of a plan whose spec.op is FLP_OP_LOSS only the loss program runs, in one launch: logprob and, where the program reads
- * it, entropy are there and are read; grad_logprob and grad_entropy, each (N) or NULL, are written: the loss's
+ * Of a plan whose spec.op is FLP_OP_LOSS only the loss program runs, in one launch: logprob and, where the program
+ * reads it, entropy are there and are read; grad_logprob and grad_entropy, each (N) or NULL, are written: the loss's
  * derivatives. All other arrays but those of the loss stay NULL, the workspace too. The program reads neither several
  * targets nor values of all scores; spec.entropy is FORWARD where it reads the entropy; any spec.vocab and dtype that
  * are accepted give the same.

@@ -283,7 +283,8 @@ static flp_status check_loss_inputs(const flp_loss *loss, const flp_args *args, 
       snprintf(field, sizeof field, "vectors[%u] (%s)", i - FLP_LOSS_FIRST_VECTOR, name);
     else
       snprintf(field, sizeof field, "%s", name);
-    snprintf(because, sizeof because, i == FLP_LOSS_LOGPROB ? "spec.op is FLP_OP_LOSS" : "loss %s reads it", loss->name);
+    const char *reason = i == FLP_LOSS_LOGPROB ? "spec.op is FLP_OP_LOSS" : "loss %s reads it";
+    snprintf(because, sizeof because, reason, loss->name);
     FLP_TRY(check_loss_input(field, given[i], (int)(needed >> i & 1), because));
   }
   snprintf(because, sizeof because, "loss %s reads it", loss->name);

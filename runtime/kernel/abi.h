@@ -71,7 +71,7 @@ typedef enum flp_region {
   C(ROW_BAD, 2)                                                                                       \
   C(SCORE_LIMIT, 1 << 30)  /* of a row's largest score in log2 units, see flp_execute */                \
   C(GATHER_ROWS, 64)       /* gather, keep_gather: zeros follow up to a multiple */                   \
-  C(COMBINE_LANES, 16)     /* combine: threads of an active row */                                    \
+  C(COMBINE_LANES, 64)     /* combine: threads of an active row */                                    \
   C(DZ_BOX_ROWS, 16)       /* rows of the boxes in which dz and kept leave */                         \
   C(PRODUCT_WANTED, 1)     /* products_map: bits of hidden_flags and weight_flags */                  \
   C(PRODUCT_READ_ACC, 2)                                                                              \

@@ -51,7 +51,8 @@ return function(k, spec)
     k.barrier()
   end
 
-  local EACH = 4 -- rows of a thread at a time: their loads overlap
+  -- Rows of a thread at a time: 4, whose loads overlap, or 1 where there are no more than threads.
+  local EACH
 
   local function each(f)
     local out = {}
@@ -121,10 +122,11 @@ return function(k, spec)
     end)
   end
 
-  local function prepare(p)
-    k.when(~k.is_null(p.rows), function() mark_listed(p) end)
+  -- How many rows are active.
+  local function sort_rows(p, rows_each)
+    EACH = rows_each
     local zero = k.const(k.i64, 0)
-    local count = k.loop(zero, p.n, THREADS * EACH, k.const(k.i32, 0), function(base, count)
+    return k.loop(zero, p.n, THREADS * EACH, k.const(k.i32, 0), function(base, count)
       local first = base + k.convert(k.i64, k.tid() * EACH)
       local row = each(function(j) return first + (j - 1) end)
       local inside = each(function(j) return k.lt(row[j], p.n) end)
@@ -151,10 +153,17 @@ return function(k, spec)
         a = a + k.zext(k.i32, active[j])
       end
       local all = k.eq(number, EACH)
-      k.when(all, function() k.store(p.row_class, k.lshr(first, 2), classes) end) -- EACH bytes in one word
+      local word = EACH == 4 and k.i32 or k.i8 -- EACH bytes in one word
+      k.when(all, function() k.store(p.row_class, k.udiv(first, EACH), k.convert(word, classes)) end)
       k.when(~all, function() finish_others(p, first, classes) end)
       return count + found
     end)
+  end
+
+  local function prepare(p)
+    k.when(~k.is_null(p.rows), function() mark_listed(p) end)
+    local count = k.branch(k.le(p.n, THREADS), function() return sort_rows(p, 1) end,
+      function() return sort_rows(p, 4) end)
     k.when(k.eq(k.tid(), 0), function() k.store(p.count, 0, count) end)
   end
 
@@ -217,73 +226,88 @@ return function(k, spec)
       function() k.store_vector(p.partial, row, {sum.m, sum.s, sum.q, target_score}) end)
   end
 
-  -- 32 rows a CTA, a row a lane: each warp folds a group, warp 0 then takes the groups in order.
-  local COMBINE_WARPS, COMBINE_ROWS, FOLD = k.abi.COMBINE_LANES, 32, k.abi.GROUP_LEAVES
-  local COMBINE_SHARED = COMBINE_WARPS * 3 * COMBINE_ROWS * 4
+  -- A lane has a row and one of four partials, a quad: a group, or a group each. All warps lay groups side by side, as
+  -- many as there is room for; warp 0 then takes them in order.
+  local COMBINE_ROWS, FOLD = 8, k.abi.GROUP_LEAVES
+  local COMBINE_WARPS, COMBINE_GROUPS = k.abi.COMBINE_LANES * COMBINE_ROWS // 32, 256
+  local COMBINE_SHARED = COMBINE_GROUPS * 3 * COMBINE_ROWS * 4
+  local AT_ONCE, IN_ORDER = 4, 8 -- quads of a warp under way at once; groups that follow each other without a branch
+  assert(FOLD * COMBINE_ROWS == 32)
+
+  local function of_words(f) return {m = f("m", 0), s = f("s", 1), q = f("q", 2)} end
+  local function own_row() return k.lane() & COMBINE_ROWS - 1 end
+  local function slot(group, word) return k.shared() + ((group * 3 + word) * COMBINE_ROWS + own_row()) * 4 end
+
+  local function of_group(group)
+    return of_words(function(_, word) return k.shared_load(k.f32, slot(group, word)) end)
+  end
+
+  local function merge_if(condition, sum, other)
+    local merged = S.merge(sum, other)
+    return of_words(function(name) return k.select(condition, merged[name], sum[name]) end)
+  end
+
+  -- Lays the groups of quads [first, last) from slot 0 on: those of a row of the chunk. own: the lane's partial of a
+  -- quad; is_alone: a group is a partial
+  local function lay_groups(p, row, own, first, last, is_alone)
+    local function part_sum(part)
+      local base = k.convert(k.i64, part) * 3 * p.capacity + row
+      return of_words(function(_, word) return k.load(k.f32, p.part, base + p.capacity * word) end)
+    end
+    k.loop(first, last, COMBINE_WARPS * AT_ONCE, nil, function(base)
+      local laid = {}
+      for u = 1, AT_ONCE do -- every load is under way before the first merge
+        local quad = base + (u - 1) * COMBINE_WARPS + k.warp()
+        local part = quad * FOLD + own
+        local exists = k.lt(quad, last) & k.lt(part, p.parts)
+        laid[u] = {quad = quad, part = part, exists = exists, sum = part_sum(k.select(exists, part, 0))}
+      end
+      for _, one in ipairs(laid) do
+        local sum = one.sum
+        for leaf = 1, FOLD - 1 do -- of the quad's first lane that leaf
+          local other = of_words(function(name) return k.shuffle_xor(one.sum[name], leaf * COMBINE_ROWS) end)
+          sum = merge_if(k.lt(one.part + leaf, p.parts), sum, other)
+        end
+        local group = k.select(is_alone, one.part - first * FOLD, one.quad - first)
+        k.when(one.exists & (is_alone | k.eq(own, 0)), function()
+          of_words(function(name, word)
+            k.shared_store(slot(group, word), k.select(is_alone, one.sum[name], sum[name]))
+          end)
+        end)
+      end
+    end)
+  end
 
   local function combine(p)
     local count = k.min(k.load(k.i32, p.count, 0), p.row_end)
     local first_row = p.row_begin + k.ctaid() * COMBINE_ROWS
     k.exit_if(k.ge(first_row, count))
-    local a = k.min(first_row + k.lane(), count - 1)  -- lanes without a row repeat the last
-    local wide_a = k.convert(k.i64, a - p.row_begin)
-    local function part_sum(part)
-      local base = k.convert(k.i64, part) * 3 * p.capacity + wide_a
-      return {
-        m = k.load(k.f32, p.part, base), s = k.load(k.f32, p.part, base + p.capacity),
-        q = k.load(k.f32, p.part, base + p.capacity * 2),
-      }
-    end
-    local function merge_if(condition, sum, other)
-      local merged = S.merge(sum, other)
-      return {
-        m = k.select(condition, merged.m, sum.m), s = k.select(condition, merged.s, sum.s),
-        q = k.select(condition, merged.q, sum.q),
-      }
-    end
-    local function group_sum(first) -- every load is under way before the first merge
-      local sums = {}
-      for i = 0, FOLD - 1 do
-        local exists = k.lt(first + i, p.parts) & k.gt(p.fold, i)
-        sums[i] = {exists = exists, sum = part_sum(k.select(exists, first + i, first))}
-      end
-      local sum = sums[0].sum
-      for i = 1, FOLD - 1 do sum = merge_if(sums[i].exists, sum, sums[i].sum) end
-      return sum
-    end
-    local shared = k.shared() + k.lane() * 4
-    local function slot(warp, word) return shared + (warp * 3 + word) * (COMBINE_ROWS * 4) end
-    local stride = p.fold * COMBINE_WARPS
-    local empty = S.empty(true)
-    local sum = k.loop(k.const(k.i32, 0), p.parts, stride, empty, function(first, sum)
-      local mine = first + k.warp() * p.fold
-      k.when(k.lt(mine, p.parts), function()
-        local part = group_sum(mine)
-        k.shared_store(slot(k.warp(), 0), part.m)
-        k.shared_store(slot(k.warp(), 1), part.s)
-        k.shared_store(slot(k.warp(), 2), part.q)
-      end)
+    local here, own = own_row(), k.udiv(k.lane(), COMBINE_ROWS)
+    local a = k.min(first_row + here, count - 1) -- lanes without a row repeat the last
+    local row = k.convert(k.i64, a - p.row_begin)
+    local is_alone, quads = k.eq(p.fold, 1), (p.parts + (FOLD - 1)) // FOLD
+    local groups = k.select(is_alone, p.parts, quads)
+    local room = k.select(is_alone, k.const(k.i32, COMBINE_GROUPS // FOLD), COMBINE_GROUPS) -- quads at a time
+    local sum = k.loop(k.const(k.i32, 0), quads, room, S.empty(true), function(first, before)
+      lay_groups(p, row, own, first, k.min(first + room, quads), is_alone)
       k.barrier()
+      local many = k.min(groups - k.select(is_alone, first * FOLD, first), COMBINE_GROUPS)
       local out = k.branch(k.eq(k.warp(), 0), function()
-        local total = sum
-        for w = 0, COMBINE_WARPS - 1 do
-          local group = {
-            m = k.shared_load(k.f32, slot(w, 0)), s = k.shared_load(k.f32, slot(w, 1)),
-            q = k.shared_load(k.f32, slot(w, 2)),
-          }
-          local merged = merge_if(k.lt(first + p.fold * w, p.parts), total, group)
-          if w == 0 then -- the first group of all is taken as it is
-            local is_first = k.eq(first, 0)
-            for word, value in pairs(group) do merged[word] = k.select(is_first, value, merged[word]) end
-          end
-          total = merged
-        end
-        return total
-      end, function() return sum end)
+        local is_first = k.eq(first, 0)
+        local start, total = k.select(is_first, k.const(k.i32, 1), 0), of_group(0) -- the first is taken as it is
+        total = of_words(function(name) return k.select(is_first, total[name], before[name]) end)
+        local whole = start + (many - start) // IN_ORDER * IN_ORDER
+        local function add(group, total) return S.merge(total, of_group(group)) end
+        total = k.loop(start, whole, IN_ORDER, total, function(group, total)
+          for i = 0, IN_ORDER - 1 do total = add(group + i, total) end
+          return total
+        end)
+        return k.loop(whole, many, 1, total, add)
+      end, function() return before end)
       k.barrier()
       return out
     end)
-    k.when(k.eq(k.warp(), 0) & k.lt(first_row + k.lane(), count), function()
+    k.when(k.eq(k.warp(), 0) & k.lt(k.lane(), COMBINE_ROWS) & k.lt(first_row + here, count), function()
       finish_combine(p, a, k.load(k.i32, p.index, a), sum)
     end)
   end

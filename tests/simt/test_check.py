@@ -353,6 +353,11 @@ def test_steps_over_several_targets_are_timed_beside_steps_of_one(tmp_path):
     assert {"loss_targets", "loss_rows"} <= entries_in(tmp_path)
 
 
+@pytest.mark.long
+def test_more_groups_of_columns_than_combine_holds(tmp_path):
+    check(tmp_path, "8.0", "--vocab 262147 --hidden 8 --rows 11 --dtype fp32 --entropy forward", 3)
+
+
 @pytest.mark.parametrize("operation", ["select", "scale"])
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32", "fp64"])
 def test_scores_and_gradients_that_exist(folder, operation, dtype):

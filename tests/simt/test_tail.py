@@ -145,11 +145,11 @@ class Rows:
         self.stats, self.partial = f32(numpy.full((self.callers, 4), NAN)), f32(numpy.full((self.callers, 4), NAN))
         part = forward_parts(self.y, scale)
         # zy counts before the cap: combine gets y itself, so that it caps nothing
-        self.made["combine"].named(-(-self.n // 32), part=part, parts=len(part), zy=zy, stats=self.stats,
+        self.made["combine"].named(-(-self.n // 8), part=part, parts=len(part), zy=zy, stats=self.stats,
                                    local_target=i32(self.whole_target), **common)
         if self.shard != (0, self.vocab):
             part = forward_parts(self.y[:, slice(*self.shard)], scale)
-        self.made["combine"].named(-(-self.n // 32), part=part, parts=len(part), zy=zy, partial=self.partial,
+        self.made["combine"].named(-(-self.n // 8), part=part, parts=len(part), zy=zy, partial=self.partial,
                                    local_target=self.target, **common)
         self.record = f32(numpy.full((self.n, 4), NAN))
         self.make_record()
