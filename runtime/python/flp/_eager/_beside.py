@@ -26,7 +26,7 @@ class Beside:
     """loss: a Loss of N rows, which reads no values of all scores; target: (N) ids; wants_gradients: whether pulls are
     wanted; evaluate: as that above. step: what it found"""
 
-    def __init__(self, loss, target, wants_gradients, evaluate=evaluate):
+    def __init__(self, loss, target, wants_gradients, evaluate):
         self.loss, self.target, self.wants_gradients = loss, target.long(), wants_gradients
         self.evaluate = evaluate
         self.step = step = Step()

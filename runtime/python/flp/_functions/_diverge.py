@@ -101,8 +101,8 @@ def _say_once(text):
 
 
 def run(choice, problem, program, given, upstream, grads, counts, beside=None):
-    """As _eager_divergence.run. program, given: of the kind, and {name: number} of its parameters; keeps: whether all
-    gradients of scores, of upstream, are given in the place of those of operands, which gradients_of_kept makes"""
+    """As _eager_divergence.run. program, given: of the kind, and {name: number} of its parameters. A Choice that keeps
+    SCORES gives all gradients of scores, of upstream: gradients_of_kept makes those of operands of them"""
     plan, keeps = choice.plan, choice.kept == SCORES
     with _eager_torch._plain_products(problem.student.hidden):
         active, bad = _rows_of(plan, problem, None if beside else upstream, counts)

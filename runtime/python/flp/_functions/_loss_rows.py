@@ -3,18 +3,19 @@ import functools
 
 import torch
 
+from .._eager import _beside
 from .._library import _c, _plans
 from .._passes import _run
 
 
 def evaluate_of(program, device):
-    """What a _beside.Beside takes, by a kernel; None where torch operations are to take its place."""
+    """What a _beside.Beside takes: by a kernel, or by torch operations in its place."""
     if device < 0:
-        return None
+        return _beside.evaluate
     entropy = _c.ENTROPY_FORWARD if "entropy" in program.inputs else _c.ENTROPY_NONE
     plan = _plans.get(_plans.Spec(device, dtype=_c.DTYPE_FP32, vocab=2, entropy=entropy, op=_c.OP_LOSS,
                                   loss=program.data))
-    return None if plan.handle is None else functools.partial(_evaluate, plan)
+    return _beside.evaluate if plan.handle is None else functools.partial(_evaluate, plan)
 
 
 def _evaluate(plan, loss, out, wants_gradients):

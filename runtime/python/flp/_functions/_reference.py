@@ -12,7 +12,6 @@ from typing import Mapping, NamedTuple
 import torch
 from torch import Tensor
 
-from .._eager import _beside
 from .._eager._beside import Beside
 from .._passes import _run
 from .._tensors import _check
@@ -98,8 +97,8 @@ def loss_of(pair, coefficient, loss, grad_scale, mask):
 
 def _made(run, coefficient, grads, loss, tensors):
     """-> the Step, the Divergence of rows, and the gradients of hidden, weight and bias."""
-    evaluate = _loss_rows.evaluate_of(loss.program, _run.device_of(tensors[TARGET]))
-    beside = Beside(loss, tensors[TARGET], bool(grads), evaluate or _beside.evaluate)
+    target = tensors[TARGET]
+    beside = Beside(loss, target, bool(grads), _loss_rows.evaluate_of(loss.program, _run.device_of(target)))
     return (beside.step, *run(*tensors, upstream=loss.weight * coefficient, grads=grads, beside=beside))
 
 
