@@ -215,8 +215,8 @@ flp_status flp_launch_fold(const flp_call *call, flp_row_range rows, CUdeviceptr
 flp_status flp_launch_range(const flp_call *call, flp_row_range rows, flp_column_range columns, flp_sinks to);
 /* The same of all columns, with the weight as it is or slice by slice. */
 flp_status flp_launch_columns(const flp_call *call, flp_row_range rows, flp_sinks to);
-/* What a chunk's partials give, when its scores are there: args.partial, logprob, entropy and stats, best columns; the
- * same but for the first, of which several targets are given the rows' partials. */
+/* What a chunk's partials give, when its scores are there: args.partial, logprob, entropy and stats, best columns,
+ * statistics; the same but for the first, of which several targets are given the rows' partials. */
 flp_status flp_launch_outputs(const flp_call *call, flp_row_range rows);
 flp_status flp_launch_values(const flp_call *call, flp_row_range rows, CUdeviceptr partial);
 

@@ -24,7 +24,8 @@ flp_status flp_launch_values(const flp_call *call, flp_row_range rows, CUdevicep
   if (flp_args_are_whole(a) && (a->logprob || a->entropy || flp_call_stats(call)))
     FLP_TRY(flp_call_has_targets(call) ? flp_launch_targets_finish(call, rows, partial, flp_targets_scores(call), 1)
                                        : flp_launch_fold(call, rows, 0));
-  return flp_launch_top_finish(call, rows);
+  FLP_TRY(flp_launch_top_finish(call, rows));
+  return flp_launch_statistics(call, rows);
 }
 
 /* Several targets need partials by row. */
@@ -32,6 +33,5 @@ flp_status flp_launch_outputs(const flp_call *call, flp_row_range rows) {
   CUdeviceptr partial = flp_call_pointer(call->args->partial);
   if (flp_call_has_targets(call) && !partial) partial = flp_call_region(call, FLP_REGION_target_sums);
   if (partial) FLP_TRY(flp_launch_fold(call, rows, partial));
-  FLP_TRY(flp_launch_values(call, rows, partial));
-  return flp_launch_statistics(call, rows);
+  return flp_launch_values(call, rows, partial);
 }
