@@ -2,7 +2,7 @@
 import pytest
 
 from flpgen_pack_tool import build, entries_of
-from flpgen_tool import generated, needs_flpgen
+from flpgen_tool import generated, needs_flpgen, succeed
 
 pytestmark = needs_flpgen
 
@@ -38,3 +38,10 @@ def test_kernels_are_the_same_for_any_number(one, other):
     keys = [[kernel["key"] for kernel in generated(*SHAPE[:4], "--grad", "hidden,weight", *options.split())["kernels"]]
             for options in (one, other)]
     assert keys[0] == keys[1]
+
+
+@pytest.mark.parametrize("beside", ["", "--lora-rank 8", "--weight-dtype fp32 --mixed round", "--weight-dtype fp32 --mixed split",
+                                    "--hidden-dtype fp32 --mixed split"])
+def test_listed_columns_have_generic_kernels(beside):
+    out = succeed("explain", *SHAPE[:4], "--grad", "hidden", "--keep-set", 20, *beside.split()).out
+    assert "rung generic, which needs no compiler, has all of them" in out

@@ -59,18 +59,35 @@ static void add_key(flp_kernel_key *keys, int *count, const flp_kernel_key *key)
   keys[(*count)++] = *key;
 }
 
+/* What a head has beside what all have: of the parts of forward one at a time. Kernels are the same for any number of
+ * targets and columns and any rank. */
+static const flp_spec forms[] = {
+    {.op = FLP_OP_HEAD},
+    {.tail = CLI_TAIL_USUAL},
+    {.targets = 2},
+    {.topk = 1},
+    {.statistics = 1},
+    {.raw_scores = 1},
+    {.lora_rank = 8},
+    {.weight_dtype = FLP_DTYPE_FP32, .mixed = FLP_MIXED_ROUND},
+    {.listed = 1},
+    {.listed = 1, .lora_rank = 8},
+    {.listed = 1, .weight_dtype = FLP_DTYPE_FP32, .mixed = FLP_MIXED_ROUND},
+    {.listed = 1, .weight_dtype = FLP_DTYPE_FP32, .mixed = FLP_MIXED_SPLIT},
+    {.listed = 1, .hidden_dtype = FLP_DTYPE_FP32, .mixed = FLP_MIXED_SPLIT},
+};
+
 /* Every value of a field that a generic kernel is specialised for. */
 static const flp_dtype dtypes[] = {FLP_DTYPE_BF16, FLP_DTYPE_FP16, FLP_DTYPE_FP32};
 static const flp_dtype targets[] = {FLP_DTYPE_INT64, FLP_DTYPE_INT32};
 enum {
+  FORMS = sizeof forms / sizeof forms[0],
   DTYPES = 3,
   TARGETS = 2,
   CAPS = 2,
   OUTS = 2,
   ALIGNMENTS = 4,
-  LISTS = 9, /* all columns, or listed ones, or all with a tail that is left out, several targets, best columns, an fp32
-                weight, an adapter, statistics, raw scores */
-  POINTS = DTYPES * TARGETS * CAPS * OUTS * ALIGNMENTS * LISTS,
+  POINTS = DTYPES * TARGETS * CAPS * OUTS * ALIGNMENTS * FORMS,
   OP_POINTS = 4 * TARGETS * 2 /* dtypes of scores, targets, 16-byte loads or not */
 };
 
@@ -116,25 +133,17 @@ static void add_loss_keys(const char *arch, flp_kernel_key *out, int *count) {
 
 /* Point i of the lattice as a spec; 0 if its alignment is below the element size. */
 static int spec_at(int i, flp_spec *spec) {
-  *spec = (flp_spec)FLP_SPEC_INIT;
+  *spec = forms[i % FORMS];
   spec->vocab = 2;
   spec->hidden = 8;
   spec->entropy = FLP_ENTROPY_BACKWARD;
   spec->has_bias = 1;
   spec->grads = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS;
-  int lists = i % LISTS;
-  spec->listed = lists == 1;
-  spec->tail = lists == 2 ? CLI_TAIL_USUAL : 0;
-  spec->targets = lists == 3 ? 2 : 1; /* kernels are the same for any number */
-  spec->topk = lists == 4;
-  spec->statistics = lists == 7;
-  spec->raw_scores = lists == 8;
-  spec->lora_rank = lists == 6 ? 8 : 0; /* likewise */
   if (spec->lora_rank) spec->grads ^= FLP_GRAD_WEIGHT | FLP_GRAD_LORA_A | FLP_GRAD_LORA_B;
-  i /= LISTS;
+  int is_plain = i % FORMS == 0;
+  i /= FORMS;
   spec->dtype = dtypes[i % DTYPES];
-  spec->keep = spec->dtype == FLP_DTYPE_BF16 && lists == 0;
-  if (lists == 5) spec->weight_dtype = FLP_DTYPE_FP32, spec->mixed = FLP_MIXED_ROUND;
+  spec->keep = is_plain && spec->dtype == FLP_DTYPE_BF16;
   i /= DTYPES;
   spec->target_dtype = targets[i % TARGETS];
   i /= TARGETS;
@@ -143,7 +152,7 @@ static int spec_at(int i, flp_spec *spec) {
   spec->grad_hidden_dtype = spec->grad_weight_dtype = i % OUTS ? FLP_DTYPE_FP32 : spec->dtype;
   i /= OUTS;
   spec->alignment = 16u >> i;
-  return spec->alignment >= flp_dtype_bytes(spec->dtype) && !(lists == 5 && spec->dtype == FLP_DTYPE_FP32);
+  return spec->alignment >= flp_dtype_bytes(spec->dtype) && !(spec->mixed && spec->dtype == FLP_DTYPE_FP32);
 }
 
 /* The generic kernels of products that add what a mean score gives to gradients of 16 bits. */
