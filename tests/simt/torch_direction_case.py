@@ -24,7 +24,9 @@ def whole(batch):
     """One head, beside recompute mode: forward's bits, and two backward passes."""
     weight, made = batch.weight.detach(), {}
     for name, save in (("R", False), ("D", True)):
-        results = flp.linear_logprob(batch.hidden, weight, batch.target, entropy="detached", save=save)
+        *results, statistics = flp.linear_logprob(batch.hidden, weight, batch.target, entropy="detached", save=save,
+                                                  statistics=True)
+        results.extend(statistics)
         loss = (results[0] * batch.old).sum()
         made[name] = results, [torch.autograd.grad(loss, batch.hidden, retain_graph=True)[0] for _ in range(2)]
         twice, = torch.autograd.grad(2 * loss, batch.hidden, retain_graph=True)
