@@ -187,7 +187,8 @@ HEADS = [(capability, feature, head) for feature in FEATURES for head in FEATURE
 SETS = [*((f"--quick --dtype bf16 --mode {mode}", 50) for mode in ("save", "stream", "direction", "listed", "tail")),
         *((f"--quick --dtype bf16 --mode recompute-{by}", 5) for by in ("vocab", "rows", "split")),
         *((f"--all --dtype {dtype} {option}", 50) for dtype in ("bf16", "fp16", "fp32")
-          for option in ("--targets 6", "--topk 20", "--lora-rank 24", "--raw-scores", "--statistics"))]
+          for option in ("--targets 6", "--topk 20", "--lora-rank 24", "--raw-scores")),
+        ("--all --dtype bf16 --statistics", 50)]
 # Tilings that are not the defaults, of Hopper's kernels and portable ones, options, and entries that these take.
 TILINGS = [
     *(("9.0", tiling, "", "forward_map dz_map products_map") for tiling in (
