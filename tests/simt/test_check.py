@@ -171,7 +171,7 @@ FEATURES = {
         "--vocab 1700 --dtype bf16 --alignment 8 --topk 20 --rank", "--vocab 901 --dtype fp16 --statistics",
         "--vocab 7000 --dtype bf16 --weight-dtype fp32 --mixed round --budget 900K",  # slices of columns
         "--vocab 901 --dtype fp16 --weight-dtype fp32 --mixed split --targets 20",
-        "--vocab 1700 --dtype bf16 --grad hidden --rows 150 --mode D",
+        "--vocab 1700 --dtype bf16 --grad hidden --rows 150 --statistics --mode D",
         "--vocab 1700 --dtype bf16 --grad hidden,weight --tail 2^-9"), "", "raw_scores logprob", option="raw-scores"),
     "mixed": Feature(30, "--vocab 1100 --hidden 40 --rows 41", (
         f"{EVERYTHING} --weight-dtype fp32 --mixed round", f"{EVERYTHING} --weight-dtype fp32 --mixed split",
@@ -187,8 +187,7 @@ HEADS = [(capability, feature, head) for feature in FEATURES for head in FEATURE
 SETS = [*((f"--quick --dtype bf16 --mode {mode}", 50) for mode in ("save", "stream", "direction", "listed", "tail")),
         *((f"--quick --dtype bf16 --mode recompute-{by}", 5) for by in ("vocab", "rows", "split")),
         *((f"--all --dtype {dtype} {option}", 50) for dtype in ("bf16", "fp16", "fp32")
-          for option in ("--targets 6", "--topk 20", "--lora-rank 24", "--raw-scores")),
-        ("--all --dtype bf16 --statistics", 50)]
+          for option in ("--targets 6", "--topk 20", "--lora-rank 24", "--raw-scores"))]
 # Tilings that are not the defaults, of Hopper's kernels and portable ones, options, and entries that these take.
 TILINGS = [
     *(("9.0", tiling, "", "forward_map dz_map products_map") for tiling in (

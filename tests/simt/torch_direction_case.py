@@ -26,9 +26,9 @@ def whole(batch):
     for name, save in (("R", False), ("D", True)):
         *results, statistics = flp.linear_logprob(batch.hidden, weight, batch.target, entropy="detached", save=save,
                                                   statistics=True)
-        results.extend(statistics)
         loss = (results[0] * batch.old).sum()
-        made[name] = results, [torch.autograd.grad(loss, batch.hidden, retain_graph=True)[0] for _ in range(2)]
+        grads = [torch.autograd.grad(loss, batch.hidden, retain_graph=True)[0] for _ in range(2)]
+        made[name] = (*results, *statistics), grads
         twice, = torch.autograd.grad(2 * loss, batch.hidden, retain_graph=True)
     info = flp.explain(batch.hidden, weight, batch.target, entropy="detached", save=True)
     return {"modes": [info.forward["mode"], info.backward["mode"]],
