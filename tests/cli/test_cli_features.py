@@ -40,7 +40,8 @@ def test_kernels_are_the_same_for_any_number(one, other):
     assert keys[0] == keys[1]
 
 
-@pytest.mark.parametrize("beside", ["", "--lora-rank 8", "--weight-dtype fp32 --mixed round", "--weight-dtype fp32 --mixed split",
+@pytest.mark.first
+@pytest.mark.parametrize("beside", ["--lora-rank 8", "--weight-dtype fp32 --mixed round", "--weight-dtype fp32 --mixed split",
                                     "--hidden-dtype fp32 --mixed split"])
 def test_listed_columns_have_generic_kernels(beside):
     out = succeed("explain", *SHAPE[:4], "--grad", "hidden", "--keep-set", 20, *beside.split()).out
